@@ -1,0 +1,349 @@
+/* Owns how bytes reach the disk: a file is complete under its name or not there at all. */
+#include "base/fsio.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "base/status.h"
+
+#define FSIO_BUF ((size_t)1 << 20)
+
+static int fsio_fail(struct err *e, const char *what, const char *path)
+{
+    return ERR(e, errno == ENOENT ? STATUS_NOTFOUND : STATUS_IO, "cannot %s %s: %s", what, path,
+               strerror(errno));
+}
+
+char *fsio_join(const char *a, const char *b)
+{
+    size_t n = strlen(a), m = strlen(b);
+    char *p = mem_alloc(n + m + 2);
+    memcpy(p, a, n);
+    if (n && p[n - 1] != '/') {
+        p[n++] = '/';
+    }
+    memcpy(p + n, b, m + 1);
+    return p;
+}
+
+int fsio_is_dir(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+int fsio_is_file(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+int fsio_read(const char *path, size_t max, char **data, size_t *len, struct err *e)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    char *p = NULL;
+    size_t n = 0;
+    int rc = STATUS_OK;
+
+    if (fd < 0) {
+        return fsio_fail(e, "open", path);
+    }
+    if (fstat(fd, &st) != 0) {
+        rc = fsio_fail(e, "stat", path);
+        goto out;
+    }
+    if (S_ISDIR(st.st_mode)) {
+        rc = ERR(e, STATUS_INPUT, "%s is a folder, a file is needed", path);
+        goto out;
+    }
+    if ((uint64_t)st.st_size > max) {
+        rc = ERR(e, STATUS_INPUT, "%s has %lld bytes, at most %zu are read", path,
+                 (long long)st.st_size, max);
+        goto out;
+    }
+    p = mem_try((size_t)st.st_size + 1);
+    if (!p) {
+        rc = ERR(e, STATUS_NOMEM, "no memory to read %s (%lld bytes)", path, (long long)st.st_size);
+        goto out;
+    }
+    while (n < (size_t)st.st_size) {
+        ssize_t got = read(fd, p + n, (size_t)st.st_size - n);
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got < 0) {
+            rc = fsio_fail(e, "read", path);
+            goto out;
+        }
+        if (got == 0) {
+            break;
+        }
+        n += (size_t)got;
+    }
+    *data = p;
+    *len = n;
+    p = NULL;
+out:
+    mem_free(p);
+    close(fd);
+    return rc;
+}
+
+int fsio_map(const char *path, const uint8_t **data, size_t *len, struct err *e)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    void *p;
+
+    if (fd < 0) {
+        return fsio_fail(e, "open", path);
+    }
+    if (fstat(fd, &st) != 0) {
+        close(fd);
+        return fsio_fail(e, "stat", path);
+    }
+    if (!S_ISREG(st.st_mode)) {
+        close(fd);
+        return ERR(e, STATUS_INPUT, "%s is not a regular file", path);
+    }
+    if (st.st_size == 0) {
+        close(fd);
+        *data = (const uint8_t *)"";
+        *len = 0;
+        return STATUS_OK;
+    }
+    p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    close(fd);
+    if (p == MAP_FAILED) {
+        return fsio_fail(e, "map", path);
+    }
+    *data = p;
+    *len = (size_t)st.st_size;
+    return STATUS_OK;
+}
+
+void fsio_unmap(const uint8_t *data, size_t len)
+{
+    if (data && len) {
+        munmap((void *)(uintptr_t)data, len);
+    }
+}
+
+int fsio_sync_dir(const char *path, struct err *e)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int rc = STATUS_OK;
+    if (fd < 0) {
+        return fsio_fail(e, "open folder", path);
+    }
+    if (fsync(fd) != 0 && errno != EINVAL) {
+        rc = fsio_fail(e, "sync folder", path);
+    }
+    close(fd);
+    return rc;
+}
+
+/* Syncs the folder that holds path. */
+static int fsio_sync_parent(const char *path, struct err *e)
+{
+    const char *slash = strrchr(path, '/');
+    char *dir =
+        slash ? mem_strndup(path, (size_t)(slash - path) + (slash == path)) : mem_strdup(".");
+    int rc = fsio_sync_dir(dir, e);
+    mem_free(dir);
+    return rc;
+}
+
+int fsio_out_open(struct fsio_out *o, const char *path, struct err *e)
+{
+    size_t n = strlen(path);
+    memset(o, 0, sizeof *o);
+    o->path = mem_strdup(path);
+    o->tmp = mem_alloc(n + 5);
+    memcpy(o->tmp, path, n);
+    memcpy(o->tmp + n, ".tmp", 5);
+    o->fd = open(o->tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (o->fd < 0) {
+        int rc = fsio_fail(e, "create", o->tmp);
+        mem_free(o->path);
+        mem_free(o->tmp);
+        memset(o, 0, sizeof *o);
+        o->fd = -1;
+        return rc;
+    }
+    o->buf = mem_alloc(FSIO_BUF);
+    return STATUS_OK;
+}
+
+static int fsio_put(struct fsio_out *o, const char *p, size_t n, struct err *e)
+{
+    while (n) {
+        ssize_t k = write(o->fd, p, n);
+        if (k < 0 && errno == EINTR) {
+            continue;
+        }
+        if (k < 0) {
+            return fsio_fail(e, "write", o->tmp);
+        }
+        p += k;
+        n -= (size_t)k;
+    }
+    return STATUS_OK;
+}
+
+int fsio_out_write(struct fsio_out *o, const void *p, size_t n, struct err *e)
+{
+    int rc = STATUS_OK;
+    o->written += n;
+    if (o->used + n > FSIO_BUF) {
+        rc = fsio_put(o, o->buf, o->used, e);
+        o->used = 0;
+    }
+    if (rc == STATUS_OK && n > FSIO_BUF) {
+        return fsio_put(o, p, n, e);
+    }
+    if (rc == STATUS_OK) {
+        memcpy(o->buf + o->used, p, n);
+        o->used += n;
+    }
+    return rc;
+}
+
+static void fsio_out_free(struct fsio_out *o)
+{
+    mem_free(o->path);
+    mem_free(o->tmp);
+    mem_free(o->buf);
+    memset(o, 0, sizeof *o);
+    o->fd = -1;
+}
+
+int fsio_out_commit(struct fsio_out *o, struct err *e)
+{
+    int rc = fsio_put(o, o->buf, o->used, e);
+    if (rc == STATUS_OK && fsync(o->fd) != 0) {
+        rc = fsio_fail(e, "sync", o->tmp);
+    }
+    if (close(o->fd) != 0 && rc == STATUS_OK) {
+        rc = fsio_fail(e, "close", o->tmp);
+    }
+    if (rc == STATUS_OK && rename(o->tmp, o->path) != 0) {
+        rc = fsio_fail(e, "rename to", o->path);
+    }
+    if (rc == STATUS_OK) {
+        rc = fsio_sync_parent(o->path, e);
+    } else {
+        unlink(o->tmp);
+    }
+    fsio_out_free(o);
+    return rc;
+}
+
+void fsio_out_abort(struct fsio_out *o)
+{
+    if (o->fd >= 0 && o->tmp) {
+        close(o->fd);
+        unlink(o->tmp);
+        fsio_out_free(o);
+    }
+}
+
+int fsio_write_atomic(const char *path, const void *data, size_t len, struct err *e)
+{
+    struct fsio_out o;
+    int rc = fsio_out_open(&o, path, e);
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    rc = fsio_out_write(&o, data, len, e);
+    if (rc != STATUS_OK) {
+        fsio_out_abort(&o);
+        return rc;
+    }
+    return fsio_out_commit(&o, e);
+}
+
+int fsio_mkdirs(const char *path, struct err *e)
+{
+    char *p = mem_strdup(path);
+    int rc = STATUS_OK;
+    for (char *s = p + 1; rc == STATUS_OK; s++) {
+        char c = *s;
+        if (c && c != '/') {
+            continue;
+        }
+        *s = 0;
+        if (*p && mkdir(p, 0777) != 0 && errno != EEXIST) {
+            rc = fsio_fail(e, "create folder", p);
+        }
+        *s = c;
+        if (!c) {
+            break;
+        }
+    }
+    if (rc == STATUS_OK && !fsio_is_dir(path)) {
+        rc = ERR(e, STATUS_IO, "%s exists and is not a folder", path);
+    }
+    mem_free(p);
+    return rc;
+}
+
+int fsio_rename_dir(const char *from, const char *to, struct err *e)
+{
+    if (rename(from, to) != 0) {
+        return ERR(e, STATUS_IO, "cannot rename %s to %s: %s", from, to, strerror(errno));
+    }
+    return fsio_sync_parent(to, e);
+}
+
+int fsio_replace_dir(const char *from, const char *to, struct err *e)
+{
+    int rc;
+    if (!fsio_is_dir(to)) {
+        return fsio_rename_dir(from, to, e);
+    }
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) != 0) {
+        return ERR(e, STATUS_IO, "cannot put %s in the place of %s: %s", from, to, strerror(errno));
+    }
+    rc = fsio_sync_parent(to, e);
+    return rc == STATUS_OK ? fsio_remove_tree(from, e) : rc;
+}
+
+int fsio_remove_tree(const char *path, struct err *e)
+{
+    struct stat st;
+    int rc = STATUS_OK;
+
+    if (lstat(path, &st) != 0) {
+        return errno == ENOENT ? STATUS_OK : fsio_fail(e, "stat", path);
+    }
+    if (S_ISDIR(st.st_mode)) {
+        DIR *d = opendir(path);
+        struct dirent *de;
+        if (!d) {
+            return fsio_fail(e, "open folder", path);
+        }
+        while (rc == STATUS_OK && (de = readdir(d))) {
+            if (strcmp(de->d_name, ".") != 0 && strcmp(de->d_name, "..") != 0) {
+                char *sub = fsio_join(path, de->d_name);
+                rc = fsio_remove_tree(sub, e);
+                mem_free(sub);
+            }
+        }
+        closedir(d);
+        if (rc == STATUS_OK && rmdir(path) != 0) {
+            rc = fsio_fail(e, "remove folder", path);
+        }
+    } else if (unlink(path) != 0) {
+        rc = fsio_fail(e, "remove", path);
+    }
+    return rc;
+}

@@ -1,0 +1,157 @@
+/* Owns every heap allocation of ours. Alignment is 64 because tensors and cache lines want it. */
+#include "base/mem.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/status.h"
+
+static atomic_uint_fast64_t mem_n;
+
+struct arena_block {
+    struct arena_block *next;
+    size_t used, size;
+};
+
+void *mem_try(size_t n)
+{
+    size_t want = (n + 63) / 64 * 64;
+    void *p;
+
+    if (want < n) {
+        return NULL;
+    }
+    p = aligned_alloc(64, want ? want : 64);
+    if (p) {
+        memset(p, 0, want ? want : 64);
+        atomic_fetch_add_explicit(&mem_n, 1, memory_order_relaxed);
+    }
+    return p;
+}
+
+void *mem_alloc(size_t n)
+{
+    void *p = mem_try(n);
+    if (!p) {
+        fprintf(stderr, "miles: out of memory: %zu bytes were asked for\n", n);
+        abort();
+    }
+    return p;
+}
+
+void *mem_realloc(void *p, size_t old_n, size_t n)
+{
+    void *q = mem_alloc(n);
+    if (p) {
+        memcpy(q, p, old_n < n ? old_n : n);
+        mem_free(p);
+    }
+    return q;
+}
+
+char *mem_strndup(const char *s, size_t n)
+{
+    char *p = mem_alloc(n + 1);
+    memcpy(p, s, n);
+    return p;
+}
+
+char *mem_strdup(const char *s)
+{
+    return s ? mem_strndup(s, strlen(s)) : NULL;
+}
+
+void mem_free(void *p)
+{
+    free(p);
+}
+
+uint64_t mem_count(void)
+{
+    return atomic_load_explicit(&mem_n, memory_order_relaxed);
+}
+
+void *mem_map(size_t n)
+{
+    void *p = mmap(NULL, n ? n : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) {
+        return NULL;
+    }
+    madvise(p, n ? n : 1, MADV_HUGEPAGE);
+    atomic_fetch_add_explicit(&mem_n, 1, memory_order_relaxed);
+    return p;
+}
+
+void mem_unmap(void *p, size_t n)
+{
+    if (p) {
+        munmap(p, n ? n : 1);
+    }
+}
+
+void arena_init(struct arena *a, size_t block)
+{
+    a->head = NULL;
+    a->block = block;
+    a->total = 0;
+}
+
+void *arena_alloc(struct arena *a, size_t n)
+{
+    size_t want = (n + 15) / 16 * 16;
+    struct arena_block *b = a->head;
+    const size_t header = (sizeof *b + 15) / 16 * 16;
+    void *p;
+
+    ASSERT(want >= n);
+    if (!b || b->size - b->used < want) {
+        size_t size = want > a->block ? want : a->block;
+        b = mem_alloc(header + size);
+        b->size = size;
+        b->next = a->head;
+        a->head = b;
+        a->total += size;
+    }
+    p = (char *)b + header + b->used;
+    b->used += want;
+    memset(p, 0, want);
+    return p;
+}
+
+char *arena_strndup(struct arena *a, const char *s, size_t n)
+{
+    char *p = arena_alloc(a, n + 1);
+    memcpy(p, s, n);
+    return p;
+}
+
+char *arena_strdup(struct arena *a, const char *s)
+{
+    return s ? arena_strndup(a, s, strlen(s)) : NULL;
+}
+
+void arena_reset(struct arena *a)
+{
+    while (a->head && a->head->next) {
+        struct arena_block *b = a->head;
+        a->head = b->next;
+        a->total -= b->size;
+        mem_free(b);
+    }
+    if (a->head) {
+        a->head->used = 0;
+    }
+}
+
+void arena_fini(struct arena *a)
+{
+    while (a->head) {
+        struct arena_block *b = a->head;
+        a->head = b->next;
+        mem_free(b);
+    }
+    a->total = 0;
+}

@@ -1,0 +1,416 @@
+/* Options from every source: values, precedence, messages, dumps. */
+#include "support.h"
+
+#include <math.h>
+#include <unistd.h>
+
+#include "base/conf.h"
+#include "base/mem.h"
+#include "base/status.h"
+
+struct opts {
+    int64_t batch, top_k, steps;
+    double lr, high;
+    char *save, *key, *tmpl, *config;
+    int colocate, norm, offload, kind, nokind;
+    struct conf_strs stop;
+    struct conf_ints ids;
+    json_t *kwargs;
+};
+#define O(f) offsetof(struct opts, f)
+static const struct conf_opt table[] = {
+    {"rollout-batch-size", CONF_INT, "8", "[1,1024]", "prompts per step", O(batch), "data", NULL},
+    {"rollout-top-k", CONF_INT, "-1", "[-1,inf)", "top-k", O(top_k), "rollout", NULL},
+    {"num-steps", CONF_INT, NULL, NULL, "steps", O(steps), "data", NULL},
+    {"lr", CONF_FLOAT, "1e-6", "(0,1]", "learning rate", O(lr), "optimizer", NULL},
+    {"eps-clip-high", CONF_FLOAT, NULL, "[0,inf)", "upper clip", O(high), "algorithm", NULL},
+    {"save", CONF_STR, NULL, NULL, "folder", O(save), "checkpoint", NULL},
+    {"input-key", CONF_STR, "input", NULL, "column", O(key), "data", NULL},
+    {"save-hf", CONF_PATH, NULL, NULL, "export", O(tmpl), "checkpoint", NULL},
+    {"colocate", CONF_SWITCH, NULL, NULL, "share", O(colocate), "placement", NULL},
+    {"disable-rewards-normalization", CONF_OFF, NULL, NULL, "raw", O(norm), "algorithm",
+     "rewards_normalization"},
+    {"offload-train", CONF_BOOL, NULL, NULL, "offload", O(offload), "placement", NULL},
+    {"kl-loss-type", CONF_CHOICE, "k1", "k1|k2|k3|low_var_kl", "kl", O(kind), "algorithm", NULL},
+    {"wandb-mode", CONF_CHOICE, NULL, "on|off", "x", O(nokind), "algorithm", NULL},
+    {"rollout-stop", CONF_STRS, NULL, NULL, "stops", O(stop), "rollout", NULL},
+    {"rollout-stop-token-ids", CONF_INTS, NULL, "[0,inf)", "ids", O(ids), "rollout", NULL},
+    {"apply-chat-template-kwargs", CONF_JSON, "{}", NULL, "kwargs", O(kwargs), "data", NULL},
+    {"custom-config-path", CONF_STR, NULL, NULL, "file", O(config), "misc", NULL},
+    {0}};
+static const struct conf_known known[] = {{"use-wandb", CONF_SWITCH, NULL},
+                                          {"actor-num-nodes", CONF_INT, "1"},
+                                          {"train-backend", CONF_CHOICE, "megatron"},
+                                          {"offload-rollout", CONF_BOOL, NULL},
+                                          {"ft-components", CONF_STRS, "rollout"},
+                                          {"router-*", CONF_STR, NULL},
+                                          {0}};
+
+static struct opts o;
+static struct conf *c;
+static struct err e;
+
+/* Parses a blank-separated command line. */
+static int parse(const char *line)
+{
+    static char copy[4096];
+    static char *argv[64];
+    int argc = 0;
+    snprintf(copy, sizeof copy, "%s", line);
+    for (char *p = strtok(copy, " "); p; p = strtok(NULL, " ")) {
+        argv[argc++] = p;
+    }
+    conf_free(c);
+    memset(&o, 0x5a, sizeof o); /* nothing may depend on what was there */
+    memset(&e, 0, sizeof e);
+    c = conf_new();
+    conf_add(c, table, &o);
+    conf_add_known(c, known);
+    return conf_parse(c, argc, argv, &e);
+}
+
+#define assert_refused(line, text)                                                                 \
+    do {                                                                                           \
+        int rc_ = parse(line);                                                                     \
+        if (rc_ >= 0 || !strstr(e.msg, text)) {                                                    \
+            fail_msg("%s: status %d, message \"%s\" lacks \"%s\"", line, rc_, e.msg, text);        \
+        }                                                                                          \
+    } while (0)
+
+static void defaults(void **state)
+{
+    (void)state;
+    assert_ok(parse(""), &e);
+    assert_int_equal(o.batch, 8);
+    assert_int_equal(o.top_k, -1);
+    assert_true(o.steps == CONF_UNSET);
+    assert_true(o.lr == 1e-6);
+    assert_true(isnan(o.high));
+    assert_null(o.save);
+    assert_string_equal(o.key, "input");
+    assert_int_equal(o.colocate, 0);
+    assert_int_equal(o.norm, 1);
+    assert_int_equal(o.offload, -1);
+    assert_int_equal(o.kind, 0);
+    assert_int_equal(o.nokind, -1);
+    assert_int_equal(o.stop.n, 0);
+    assert_true(json_is_object(o.kwargs));
+    assert_false(conf_is_set(c, "lr"));
+}
+
+static void flags(void **state)
+{
+    (void)state;
+    assert_ok(parse("--rollout-batch-size 32 --lr=3e-5 --save a/b --colocate --rollout-stop x y z "
+                    "--disable-rewards-normalization --rollout-top-k -1 --no-offload-train "
+                    "--kl-loss-type low_var_kl --rollout-stop-token-ids 1 2 "
+                    "--save-hf out/{rollout_id} --apply-chat-template-kwargs {\"a\":1}"),
+              &e);
+    assert_int_equal(o.batch, 32);
+    assert_true(o.lr == 3e-5);
+    assert_string_equal(o.save, "a/b");
+    assert_int_equal(o.colocate, 1);
+    assert_int_equal(o.norm, 0);
+    assert_int_equal(o.offload, 0);
+    assert_int_equal(o.kind, 3);
+    assert_int_equal(o.stop.n, 3);
+    assert_string_equal(o.stop.v[2], "z");
+    assert_int_equal(o.ids.n, 2);
+    assert_int_equal(o.ids.v[1], 2);
+    assert_int_equal(json_integer_value(json_object_get(o.kwargs, "a")), 1);
+    assert_int_equal(conf_source(c, "lr"), CONF_FROM_FLAG);
+    assert_int_equal(conf_source(c, "input-key"), CONF_FROM_DEFAULT);
+}
+
+static void last_wins(void **state)
+{
+    (void)state;
+    assert_ok(parse("--lr 0.1 --rollout-stop a b --lr 0.2 --rollout-stop c --save x --save y"), &e);
+    assert_true(o.lr == 0.2);
+    assert_int_equal(o.stop.n, 1);
+    assert_string_equal(o.stop.v[0], "c");
+    assert_string_equal(o.save, "y");
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    assert_refused("--rollout-bach-size 3", "nearest known one is --rollout-batch-size");
+    assert_refused("--rollout_batch_size 3", "nearest known one is --rollout-batch-size");
+    assert_refused("--use-wand", "--use-wandb");
+    assert_refused("--rollout-batch-size", "--rollout-batch-size needs a value");
+    assert_refused("--rollout-batch-size --lr 1", "--rollout-batch-size needs a value");
+    assert_refused("--rollout-batch-size 3x", "\"3x\" is not a whole number");
+    assert_refused("--rollout-batch-size 3.0", "not a whole number");
+    assert_refused("--rollout-batch-size=", "not a whole number");
+    assert_refused("--rollout-batch-size 99999999999999999999", "not a whole number");
+    assert_refused("--rollout-batch-size 0", "--rollout-batch-size: 0 is outside [1,1024]");
+    assert_refused("--rollout-batch-size 1025", "outside [1,1024]");
+    assert_refused("--lr 0", "--lr: 0 is outside (0,1]");
+    assert_refused("--lr nan", "not a finite number");
+    assert_refused("--lr inf", "not a finite number");
+    assert_refused("--lr 0x1p-3", "not a finite number");
+    assert_refused("--lr 1e999", "not a finite number");
+    assert_refused("--lr 1e-5-", "not a finite number");
+    assert_refused("--kl-loss-type k4", "\"k4\" is none of k1|k2|k3|low_var_kl");
+    assert_refused("--kl-loss-type k", "is none of");
+    assert_refused("--colocate=1", "takes no value");
+    assert_refused("--rollout-stop-token-ids 1 x", "\"x\" is not a whole number");
+    assert_refused("--save-hf a/{step}", "{rollout_id}");
+    assert_refused("--apply-chat-template-kwargs {a", "not JSON");
+    assert_refused("--colocate stray", "\"stray\" stands where no argument belongs");
+    assert_refused("-x", "unknown option -x");
+    assert_refused("--custom-config-path /nonexistent/x.yaml", "--custom-config-path");
+    assert_int_equal(parse("--lr 1 --help"), STATUS_END);
+}
+
+static void known_flags(void **state)
+{
+    (void)state;
+    assert_refused("--use-wandb", "--use-wandb is known, not supported yet");
+    assert_refused("--actor-num-nodes 2", "--actor-num-nodes is known, not supported yet");
+    assert_refused("--train-backend fsdp", "only its default, megatron, is");
+    assert_refused("--router-policy x", "--router-policy is known");
+    assert_refused("--offload-rollout", "known");
+    assert_refused("--no-offload-rollout", "known");
+    assert_refused("--ft-components rollout train", "known");
+    assert_int_equal(parse("--use-wandb"), STATUS_UNSUPPORTED);
+    assert_ok(parse("--actor-num-nodes 1 --train-backend megatron --ft-components rollout --lr 1"),
+              &e);
+    assert_true(o.lr == 1);
+}
+
+static void environment(void **state)
+{
+    (void)state;
+    setenv("MILES_ROLLOUT_BATCH_SIZE", "16", 1);
+    setenv("MILES_COLOCATE", "true", 1);
+    setenv("MILES_ROLLOUT_STOP", "a  b", 1);
+    setenv("MILES_REWARDS_NORMALIZATION", "0", 1);
+    setenv("MILES_LR", "", 1); /* empty is unset */
+    assert_ok(parse("--rollout-batch-size 64"), &e);
+    assert_int_equal(o.batch, 64);
+    assert_ok(parse(""), &e);
+    assert_int_equal(o.batch, 16);
+    assert_int_equal(o.colocate, 1);
+    assert_int_equal(o.norm, 0);
+    assert_int_equal(o.stop.n, 2);
+    assert_string_equal(o.stop.v[1], "b");
+    assert_int_equal(conf_source(c, "rollout-batch-size"), CONF_FROM_ENV);
+    assert_int_equal(conf_source(c, "lr"), CONF_FROM_DEFAULT);
+    unsetenv("MILES_REWARDS_NORMALIZATION");
+    setenv("MILES_DISABLE_REWARDS_NORMALIZATION", "false", 1);
+    assert_ok(parse(""), &e);
+    assert_int_equal(o.norm, 1);
+    setenv("MILES_ROLLOUT_BATCH_SIZE", "many", 1);
+    assert_refused("", "MILES_ROLLOUT_BATCH_SIZE: \"many\" is not a whole number");
+    unsetenv("MILES_ROLLOUT_BATCH_SIZE");
+    setenv("MILES_USE_WANDB", "1", 1);
+    assert_refused("", "MILES_USE_WANDB is known, not supported yet");
+    setenv("MILES_USE_WANDB", "0", 1);
+    assert_ok(parse(""), &e);
+    unsetenv("MILES_USE_WANDB");
+    unsetenv("MILES_COLOCATE");
+    unsetenv("MILES_ROLLOUT_STOP");
+    unsetenv("MILES_DISABLE_REWARDS_NORMALIZATION");
+    unsetenv("MILES_LR");
+}
+
+static char file_path[] = "/tmp/test_conf_XXXXXX";
+
+static int parse_with_file(const char *text, const char *flags)
+{
+    char line[512];
+    FILE *f = fopen(file_path, "w");
+    fputs(text, f);
+    fclose(f);
+    snprintf(line, sizeof line, "%s --custom-config-path %s", flags, file_path);
+    return parse(line);
+}
+
+#define assert_file_refused(text, part)                                                            \
+    do {                                                                                           \
+        int rc_ = parse_with_file(text, "");                                                       \
+        if (rc_ >= 0 || !strstr(e.msg, part)) {                                                    \
+            fail_msg("%s: status %d, message \"%s\" lacks \"%s\"", text, rc_, e.msg, part);        \
+        }                                                                                          \
+    } while (0)
+
+static void yaml_file(void **state)
+{
+    (void)state;
+    assert_ok(parse_with_file("---\n"
+                              "# a comment\n"
+                              "rollout_batch_size: 24   # trailing\n"
+                              "lr: 1.0e-5\n"
+                              "save: 'it''s # no comment'\r\n"
+                              "input-key: \"a\\\"b\"\n"
+                              "colocate: yes\n"
+                              "rewards_normalization: false\n"
+                              "rollout_stop:\n"
+                              "  - one\n"
+                              "  - \"two three\"\n"
+                              "rollout_stop_token_ids: [1, 2,3]\n"
+                              "apply_chat_template_kwargs: {\"x\": [1]}\n"
+                              "eps_clip_high: null\n"
+                              "kl_loss_type: k3\n"
+                              "actor_num_nodes: 1\n"
+                              "use_wandb: false\n",
+                              "--rollout-batch-size 3 --eps-clip-high 0.3"),
+              &e);
+    assert_int_equal(o.batch, 24); /* the file is merged over the flags, as in Miles */
+    assert_int_equal(conf_source(c, "rollout-batch-size"), CONF_FROM_FILE);
+    assert_true(o.lr == 1e-5);
+    assert_string_equal(o.save, "it's # no comment");
+    assert_string_equal(o.key, "a\"b");
+    assert_int_equal(o.colocate, 1);
+    assert_int_equal(o.norm, 0);
+    assert_int_equal(o.stop.n, 2);
+    assert_string_equal(o.stop.v[1], "two three");
+    assert_int_equal(o.ids.n, 3);
+    assert_int_equal(o.ids.v[2], 3);
+    assert_int_equal(json_array_size(json_object_get(o.kwargs, "x")), 1);
+    assert_true(isnan(o.high));
+    assert_int_equal(o.kind, 2);
+}
+
+static void json_file(void **state)
+{
+    (void)state;
+    assert_ok(parse_with_file("{\"rollout-batch-size\": 5, \"lr\": 0.25, \"rollout_stop\": [\"a\"],"
+                              " \"disable_rewards_normalization\": true, \"offload_train\": true}",
+                              ""),
+              &e);
+    assert_int_equal(o.batch, 5);
+    assert_true(o.lr == 0.25);
+    assert_int_equal(o.stop.n, 1);
+    assert_int_equal(o.norm, 0);
+    assert_int_equal(o.offload, 1);
+    /* {"lr": 0.5} */
+    assert_ok(parse("--custom-config-path base64:eyJsciI6IDAuNX0="), &e);
+    assert_true(o.lr == 0.5);
+}
+
+static void file_refusals(void **state)
+{
+    (void)state;
+    assert_file_refused("rollout_bach_size: 2\n", "nearest known one is --rollout-batch-size");
+    assert_file_refused("lr: 2\n", "lr: 2 is outside (0,1]");
+    assert_file_refused("{\"lr\": 2}", "lr: 2 is outside (0,1]");
+    assert_file_refused("lr: 1\nlr: 1\n", ":2: key lr is given twice");
+    assert_file_refused("a:\n  b: 1\n", ":2: nested keys");
+    assert_file_refused("- a\n", ":1: a list item without a key");
+    assert_file_refused("just text\n", ":1: not `key: value`");
+    assert_file_refused("save: 'open\n", ":1: this quoted string");
+    assert_file_refused("rollout_stop: [a, b\n", ":1: this list does not end");
+    assert_file_refused("{\"lr\": }", ":1:");
+    assert_file_refused("{\"lr\": 0.1, \"lr\": 0.2}", "duplicate");
+    assert_file_refused("rollout_batch_size: [1, 2]\n", "takes one value, not a list");
+    assert_file_refused("colocate: null\n", "null is not true or false");
+    assert_file_refused("colocate: maybe\n", "is not true or false");
+    assert_file_refused("use_wandb: true\n", "use_wandb is known, not supported yet");
+    assert_file_refused("save: &anchor\n", "not supported");
+    assert_file_refused("custom_config_path: x\n", "cannot name another");
+    assert_refused("--custom-config-path base64:ey*", "is not base64");
+}
+
+static void dumps(void **state)
+{
+    json_t *d, *s;
+    (void)state;
+    assert_ok(parse("--rollout-stop a --lr 0.5 --save x --kl-loss-type k2"), &e);
+    o.steps = 7; /* derived after parsing */
+    d = conf_dump_json(c);
+    s = conf_dump_sources(c);
+    assert_int_equal(json_object_size(d), 17);
+    assert_true(json_real_value(json_object_get(d, "lr")) == 0.5);
+    assert_int_equal(json_integer_value(json_object_get(d, "rollout_batch_size")), 8);
+    assert_int_equal(json_integer_value(json_object_get(d, "num_steps")), 7);
+    assert_true(json_is_null(json_object_get(d, "eps_clip_high")));
+    assert_true(json_is_null(json_object_get(d, "offload_train")));
+    assert_true(json_is_null(json_object_get(d, "rollout_stop_token_ids")));
+    assert_true(json_is_true(json_object_get(d, "rewards_normalization")));
+    assert_true(json_is_false(json_object_get(d, "colocate")));
+    assert_string_equal(json_string_value(json_object_get(d, "kl_loss_type")), "k2");
+    assert_true(json_is_null(json_object_get(d, "wandb_mode")));
+    assert_int_equal(json_array_size(json_object_get(d, "rollout_stop")), 1);
+    assert_string_equal(json_string_value(json_object_get(s, "lr")), "flag");
+    assert_string_equal(json_string_value(json_object_get(s, "input_key")), "default");
+    json_decref(d);
+    json_decref(s);
+}
+
+static void help_and_reference(void **state)
+{
+    char *text = NULL;
+    size_t len = 0;
+    FILE *f = open_memstream(&text, &len);
+    (void)state;
+    assert_ok(parse(""), &e);
+    conf_help(c, f);
+    fflush(f);
+    assert_non_null(strstr(text, "\ndata:\n"));
+    assert_non_null(strstr(text, "  --rollout-batch-size INT"));
+    assert_non_null(strstr(text, "prompts per step (default 8, in [1,1024])"));
+    assert_non_null(strstr(text, "{k1|k2|k3|low_var_kl}"));
+    fclose(f);
+    free(text);
+    f = open_memstream(&text, &len);
+    conf_markdown(c, f);
+    fflush(f);
+    assert_non_null(strstr(text, "| `--lr` | float in (0,1] | `1e-6` | learning rate |\n"));
+    assert_non_null(strstr(text, "| `--kl-loss-type` | k1\\|k2\\|k3\\|low_var_kl | `k1` | kl |\n"));
+    fclose(f);
+    free(text);
+}
+
+static void positionals(void **state)
+{
+    struct conf *p = conf_new();
+    struct opts q;
+    char *argv[] = {"in.gguf", "--lr", "0.5", "--", "--odd"};
+    (void)state;
+    memset(&e, 0, sizeof e);
+    conf_add(p, table, &q);
+    conf_positional(p, 2, 2);
+    assert_ok(conf_parse(p, 5, argv, &e), &e);
+    assert_int_equal(conf_nargs(p), 2);
+    assert_string_equal(conf_arg(p, 0), "in.gguf");
+    assert_string_equal(conf_arg(p, 1), "--odd");
+    assert_true(q.lr == 0.5);
+    assert_int_equal(conf_parse(p, 1, argv, &e), STATUS_INPUT);
+    assert_non_null(strstr(e.msg, "2 arguments are needed, 1 were given"));
+    conf_free(p);
+}
+
+static void templates(void **state)
+{
+    char *s = conf_expand("a/{rollout_id}/{{x}}_{rollout_id}.json", "eval_12");
+    (void)state;
+    assert_string_equal(s, "a/eval_12/{x}_eval_12.json");
+    mem_free(s);
+}
+
+static int cleanup(void **state)
+{
+    (void)state;
+    conf_free(c);
+    c = NULL;
+    unlink(file_path);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults),           cmocka_unit_test(flags),
+        cmocka_unit_test(last_wins),          cmocka_unit_test(refusals),
+        cmocka_unit_test(known_flags),        cmocka_unit_test(environment),
+        cmocka_unit_test(yaml_file),          cmocka_unit_test(json_file),
+        cmocka_unit_test(file_refusals),      cmocka_unit_test(dumps),
+        cmocka_unit_test(help_and_reference), cmocka_unit_test(positionals),
+        cmocka_unit_test(templates),
+    };
+    close(mkstemp(file_path));
+    return cmocka_run_group_tests(tests, NULL, cleanup);
+}
