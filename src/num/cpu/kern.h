@@ -1,0 +1,116 @@
+/* The kernels of one instruction set: what a thread does with its share of an operation. cpu.c
+ * splits the work and calls them; scalar.c, avx2.c and avx512.c instantiate the same source,
+ * kern_body.h, and amx.c replaces the products. Every entry gives the same bits in every table. */
+#ifndef CPU_KERN_H
+#define CPU_KERN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "num/device.h"
+
+/* A product over packed tiles. B tile (nb, kb) is 512 bf16, (16 pairs of k, 16 columns, 2). */
+struct kern_gemm {
+    const uint16_t *a; /* (m, k) bf16 */
+    int64_t lda;
+    const uint16_t *b; /* tiles (n/16, k/32) */
+    int ktiles;        /* tiles along k of one column block */
+    int m, n, k;
+    const struct leafset *leaves;
+    void *c; /* (m, n) bf16 or f32 */
+    int64_t ldc;
+    int c_f32, accumulate;
+    const uint16_t *bias; /* (n) bf16 or NULL */
+};
+
+/* A weight gradient over packed transposes. dyt tile (nb, tb): (16 n, 32 t); xp tile (tb, kb): (16
+ * pairs of t, 16 k, 2). Leaf l is tiles [tb0[l], tb0[l+1]) along t, zero padded. */
+struct kern_dw {
+    const uint16_t *dyt, *xp;
+    int ttiles, ktiles; /* tiles along t and k */
+    int n, k;
+    int nleaf;
+    const int32_t *tb0;
+    int64_t *grad; /* (n, k) */
+    int64_t ldg;
+    float scale; /* 2^quantum */
+};
+
+struct kern_attn {
+    const uint16_t *q; /* (rows, heads d) bf16 */
+    int64_t ldq;
+    const struct kv_store *kv;
+    int layer;
+    struct attn_shape s;
+    const struct rows *rows;
+    uint16_t *out;
+    int64_t ldo;
+    float *lse; /* (rows, heads) or NULL */
+    int64_t ldl;
+};
+
+struct kern_attn_bwd {
+    struct kern_attn f; /* the forward's arguments */
+    const uint16_t *dout;
+    int64_t lddo;
+    float *dq, *dkv; /* (rows, heads d), (rows, 2 kv d) */
+    int64_t lddq, lddkv;
+};
+
+struct kern {
+    const char *name;
+    int rows; /* rows of the register block: scratch of gemm is rows * k floats */
+    void (*gemm)(const struct kern_gemm *g, int m0, int m1, int n0, int n1, void *scratch);
+    int (*dw)(const struct kern_dw *g, int n0, int n1, void *scratch); /* 1: overflow */
+    void (*pack_dyt)(const uint16_t *dy, int64_t ld, int rows, int n0, int n1, int tb, int ttiles,
+                     uint16_t *dyt);
+    void (*pack_xp)(const uint16_t *x, int64_t ld, int rows, int k, int tb, uint16_t *xp);
+    void (*pack_fwd)(const uint16_t *w, int64_t ld, int n, int k, int nb, uint16_t *out);
+    void (*pack_bwd)(const uint16_t *w, int64_t ld, int n, int k, int kb, uint16_t *out);
+
+    void (*rmsnorm)(const uint16_t *x, const uint16_t *w, int h, float eps, uint16_t *y,
+                    float *rstd);
+    void (*rmsnorm_bwd)(const uint16_t *dy, const uint16_t *x, const uint16_t *w, int h, float rstd,
+                        float *dx);
+    /* Columns [c0, c0 + 16): the leaf's rows [r0, r1) into grad. dy bf16 or f32 is not needed. */
+    int (*rmsnorm_dw)(const uint16_t *dy, int64_t lddy, const uint16_t *x, int64_t ldx,
+                      const float *rstd, int r0, int r1, int c0, int64_t *grad, float scale);
+    int (*bias_dw)(const uint16_t *dy, int64_t ld, int r0, int r1, int c0, int64_t *grad,
+                   float scale);
+    /* One head: optional norm, rope. x bf16 (d) -> y f32 (d). */
+    void (*rope_head)(const uint16_t *x, const uint16_t *norm, float eps, const float *cos,
+                      const float *sin, int d, float *y);
+    /* dy f32 (d) -> dx f32 (d); with a norm also dn (d), the norm weight's gradient of this row. */
+    void (*rope_head_bwd)(const float *dy, const uint16_t *x, const uint16_t *norm, float eps,
+                          const float *cos, const float *sin, int d, float *dx, float *dn);
+    void (*attn)(const struct kern_attn *a, int seq, int kvh, int r0, int r1, void *scratch);
+    void (*attn_bwd)(const struct kern_attn_bwd *a, int seq, int kvh, void *scratch);
+    void (*swiglu)(const uint16_t *gu, int inter, uint16_t *y);
+    void (*swiglu_bwd)(const uint16_t *dy, const uint16_t *gu, int inter, uint16_t *dgu);
+    int (*add_row)(const float *dy, int n, int64_t *grad, float scale);
+    /* Row statistics; x is divided by the temperature in place. sums[0] = Z, sums[1] = sum z (x-m)
+     */
+    void (*logits_row)(float *x, int n, float temperature, const struct leafset *leaves, float *max,
+                       float sums[2], int want_entropy);
+    void (*dlogits_row)(const float *x, int n, int ld, float inv_t, int target, float max,
+                        float logz, float entropy, float g, float ge, uint16_t *out);
+    void (*to_bf16)(const float *x, int n, uint16_t *y);
+    void (*add_f32)(float *y, const float *x, int n);
+    double (*sumsq32)(const int64_t *g, double quantum);
+    void (*adamw)(int64_t *grad, float *p, float *m, float *v, uint16_t *w16, int n, double quantum,
+                  const struct adam_step *s, int decay);
+    void (*exps)(const float *x, int n, float sub, float *y); /* y = exp(x - sub) */
+};
+
+/* Bytes of scratch that attn and attn_bwd need for sequences of up to `len` positions. */
+static inline size_t kern_attn_scratch(int len, int head_dim)
+{
+    size_t t = (size_t)(len + 127) / 64 * 64;
+    return (t * (size_t)head_dim * 8 + t * 64 + (size_t)head_dim * 512) * sizeof(float) + 65536;
+}
+
+extern const struct kern scalar_kern, avx2_kern, avx512_kern;
+/* Replaces the products of *k by AMX ones. Returns 0 when the kernel refuses the permission. */
+int amx_fill(struct kern *k);
+
+#endif

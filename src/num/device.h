@@ -1,0 +1,225 @@
+/* A device computes the coarse operations that a transformer is made of, forward and backward, on
+ * opaque tensors. The same model code drives every device.
+ *
+ *     struct device *d;
+ *     device_open("cpu", "auto", 2, &d, &e);       cpu with the best instruction set, two threads
+ *     struct tensor x; device_tensor(d, &x, DTYPE_BF16, n, hidden, &e);
+ *     d->ops->linear(d, &x, &w, NULL, DEVICE_STORE, &y);
+ *     device_close(d);
+ *
+ * A device is driven by one thread at a time. Operations do not allocate and cannot fail for valid
+ * shapes; a numeric fault (an exact sum that overflowed) is kept and asked for with device_fault.
+ */
+#ifndef NUM_DEVICE_H
+#define NUM_DEVICE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "num/plan.h"
+#include "num/tensor.h"
+
+struct device;
+struct err;
+struct pool;
+
+/* What a device promises about bits (contracts C1, C4). */
+enum {
+    DEVICE_ROW_EXACT = 1,   /* a row's result does not depend on the batch, chunking or threads */
+    DEVICE_LAYOUT_EXACT = 2 /* a gradient does not depend on how leaves were grouped */
+};
+
+enum device_store {
+    DEVICE_STORE,      /* y = result */
+    DEVICE_ACCUMULATE, /* y = y + result, rounded once */
+};
+
+/* A weight as the device wants it: packed once per version from bf16 (or f32) rows. */
+struct wview {
+    struct device *dev;
+    int n, k;                  /* y (rows, n) = x (rows, k) W^T */
+    struct leafset kleaf;      /* leaves of the forward contraction over k */
+    struct leafset nleaf;      /* leaves of the input gradient's contraction over n */
+    void *fwd, *bwd;           /* the device's packed forms; bwd NULL when no gradient is taken */
+    size_t fwd_size, bwd_size; /* bytes */
+};
+
+/* Paged KV storage of all layers: page p, layer l, kv head h. A page holds PLAN_KV_BLOCK tokens. */
+struct kv_store {
+    struct device *dev;
+    enum dtype dtype;
+    int n_layers, n_kv_heads, head_dim, n_pages;
+    void *data;
+    size_t size;
+};
+
+/* The rows of one forward pass: sequences, each a run of consecutive positions. */
+struct row_seq {
+    int row0, nrows;      /* rows [row0, row0 + nrows) */
+    int pos0;             /* position of the first of them */
+    const int32_t *pages; /* page of positions 64 i .. 64 i + 63 */
+};
+struct rows {
+    int n; /* all rows */
+    int nseq;
+    const struct row_seq *seq;
+    const int32_t *pos; /* (n) absolute positions */
+};
+
+/* Row ranges that are summed as one leaf of a weight gradient. */
+struct leaf_rows {
+    int n;
+    const int32_t *start; /* (n + 1): leaf i is rows [start[i], start[i+1]) */
+};
+
+struct attn_shape {
+    int n_heads, n_kv_heads, head_dim;
+    float scale;
+};
+
+struct adam_step {
+    float lr, beta1, beta2, eps, weight_decay;
+    float bias1, bias2_sqrt; /* 1 - beta1^t, sqrt(1 - beta2^t) */
+    float grad_scale;        /* clip factor */
+};
+
+/* Everything below: shapes in comments, H hidden, n rows, bf16 unless said otherwise. In f32 plans
+ * (reference device) every bf16 tensor is f32. */
+struct device_ops {
+    /* y = x W^T + bias. x (n, k), y (n, w->n): bf16, or f32 (logits). bias (1, n) or NULL. */
+    void (*linear)(struct device *d, const struct tensor *x, const struct wview *w,
+                   const struct tensor *bias, enum device_store how, struct tensor *y);
+    /* dx = dy W, dx bf16 or f32. */
+    void (*linear_dx)(struct device *d, const struct tensor *dy, const struct wview *w,
+                      struct tensor *dx);
+    /* grad (w->n, w->k) i64 += sum over leaves of dy^T x, each leaf rounded to the quantum. */
+    void (*linear_dw)(struct device *d, const struct tensor *dy, const struct tensor *x,
+                      const struct leaf_rows *leaves, struct tensor *grad);
+    /* grad (1, cols) i64 += sum over leaves of dy. */
+    void (*bias_dw)(struct device *d, const struct tensor *dy, const struct leaf_rows *leaves,
+                    struct tensor *grad);
+
+    /* y = x / rms(x) * w; rstd (n, 1) f32 kept for the backward pass (may be NULL). */
+    void (*rmsnorm)(struct device *d, const struct tensor *x, const struct tensor *w, float eps,
+                    struct tensor *y, struct tensor *rstd);
+    /* dx f32 (n, H) += gradient through the norm; grad_w (1, H) i64 += its weight gradient. */
+    void (*rmsnorm_bwd)(struct device *d, const struct tensor *dy, const struct tensor *x,
+                        const struct tensor *w, const struct tensor *rstd,
+                        const struct leaf_rows *leaves, struct tensor *dx, struct tensor *grad_w);
+
+    /* qkv (n, (heads + 2 kv) d): norms (NULL without), rope; q (n, heads d) out, k and v to pages.
+     */
+    void (*rope_kv)(struct device *d, const struct tensor *qkv, const struct tensor *q_norm,
+                    const struct tensor *k_norm, float eps, const struct tensor *cos,
+                    const struct tensor *sin, const struct attn_shape *s, const struct rows *rows,
+                    struct kv_store *kv, int layer, struct tensor *q);
+    /* dq (n, heads d) f32, dkv (n, 2 kv d) f32 -> dqkv bf16; norm weights' gradients. */
+    void (*rope_kv_bwd)(struct device *d, const struct tensor *dq, const struct tensor *dkv,
+                        const struct tensor *qkv, const struct tensor *q_norm,
+                        const struct tensor *k_norm, float eps, const struct tensor *cos,
+                        const struct tensor *sin, const struct attn_shape *s,
+                        const struct rows *rows, const struct leaf_rows *leaves,
+                        struct tensor *dqkv, struct tensor *grad_qn, struct tensor *grad_kn);
+
+    /* out (n, heads d); lse (n, heads) f32 kept for the backward pass (may be NULL). */
+    void (*attn)(struct device *d, const struct tensor *q, const struct kv_store *kv, int layer,
+                 const struct attn_shape *s, const struct rows *rows, struct tensor *out,
+                 struct tensor *lse);
+    /* Whole sequences only (pos0 = 0). dq (n, heads d) f32, dkv (n, 2 kv d) f32. */
+    void (*attn_bwd)(struct device *d, const struct tensor *dout, const struct tensor *q,
+                     const struct tensor *out, const struct tensor *lse, const struct kv_store *kv,
+                     int layer, const struct attn_shape *s, const struct rows *rows,
+                     struct tensor *dq, struct tensor *dkv);
+
+    /* gu (n, 2 I) = [gate | up]; y (n, I) = silu(gate) up. */
+    void (*swiglu)(struct device *d, const struct tensor *gu, struct tensor *y);
+    void (*swiglu_bwd)(struct device *d, const struct tensor *dy, const struct tensor *gu,
+                       struct tensor *dgu);
+
+    /* y (n, H) = table rows; table is the embedding's own rows (bf16, not packed). */
+    void (*embed)(struct device *d, const struct tensor *table, const int32_t *ids,
+                  struct tensor *y);
+    /* grad (V, H) i64 += dy (n, H) f32 rows, each row its own leaf. */
+    void (*embed_bwd)(struct device *d, const struct tensor *dy, const int32_t *ids,
+                      struct tensor *grad);
+
+    /* logits (n, V) f32, in place divided by temperature. Per row: log-prob of target[i] (skipped
+     * when negative), row maximum, log of the sum of exp(x - max), entropy (each may be NULL). */
+    void (*logp)(struct device *d, struct tensor *logits, float temperature, const int32_t *target,
+                 const struct leafset *vleaf, float *logp, float *max, float *logz, float *entropy);
+    /* dlogits (n, V) bf16 from logits as logp left them: (g (1[y] - p) + ge * dH) / temperature. */
+    void (*logp_bwd)(struct device *d, const struct tensor *logits, float temperature,
+                     const int32_t *target, const float *max, const float *logz,
+                     const float *entropy, const float *g, const float *ge, struct tensor *dlogits);
+
+    /* y (n, V) f32 = exp(x - max[row]), for the sampler. */
+    void (*exps)(struct device *d, const struct tensor *x, const float *max, struct tensor *y);
+
+    void (*gather)(struct device *d, const struct tensor *x, const int32_t *row, struct tensor *y);
+    /* y[row[i]] = x[i]; the other rows of y are set to 0. Both f32 or both bf16. */
+    void (*scatter)(struct device *d, const struct tensor *x, const int32_t *row, struct tensor *y);
+    /* y = x, same shape and type; the same memory is fine. */
+    void (*copy)(struct device *d, const struct tensor *x, struct tensor *y);
+    /* y (bf16) = x (f32) */
+    void (*convert)(struct device *d, const struct tensor *x, struct tensor *y);
+
+    /* Sum of squares of grad (i64, in quanta), exact over blocks of 32 values; see exact.h. */
+    void (*sumsq)(struct device *d, const struct tensor *grad, void *exact);
+    /* One AdamW step; w16 (bf16 rows) gets the rounded master. decay 0: norms and biases. */
+    void (*adamw)(struct device *d, struct tensor *grad, struct tensor *master, struct tensor *m,
+                  struct tensor *v, const struct adam_step *s, int decay, struct tensor *w16);
+
+    /* Packs w16 (n, k) into view->fwd (and bwd when with_bwd). */
+    void (*pack)(struct device *d, const struct tensor *w16, struct wview *view);
+};
+
+struct device {
+    const char *name; /* "cpu", "ref" */
+    const char *isa;  /* "amx", "avx512", "avx2", "scalar", "c" */
+    unsigned caps;    /* DEVICE_ROW_EXACT | DEVICE_LAYOUT_EXACT */
+    struct plan plan;
+    const struct device_ops *ops;
+    struct pool *pool;
+    int fault; /* 1: an exact sum overflowed */
+    void *impl;
+};
+
+/* name "cpu" or "ref"; isa "auto" (what MILES_ISA says, else the best), "scalar", "avx2", "avx512",
+ * "amx" (cpu only): one that the machine lacks is an error. threads 0 takes all usable cores. The
+ * plan is copied. */
+int device_open(const char *name, const char *isa, int threads, const struct plan *plan,
+                struct device **out, struct err *e);
+void device_close(struct device *d);
+/* 0, or STATUS_NUMERIC when an operation met an overflow since the last call. */
+int device_fault(struct device *d, struct err *e);
+/* The best instruction set of this machine: "amx", "avx512", "avx2" or "scalar". */
+const char *device_best_isa(void);
+int device_has_isa(const char *isa);
+
+/* bf16 of this device's plan: DTYPE_F32 in f32 plans. */
+static inline enum dtype device_half(const struct device *d)
+{
+    return d->plan.f32 ? DTYPE_F32 : DTYPE_BF16;
+}
+
+int device_tensor(struct device *d, struct tensor *t, enum dtype dtype, int64_t rows, int64_t cols,
+                  struct err *e); /* zeroed */
+void device_tensor_free(struct tensor *t);
+int device_wview(struct device *d, struct wview *v, int n, int k, int with_bwd, struct err *e);
+void device_wview_free(struct wview *v);
+int device_kv(struct device *d, struct kv_store *kv, int n_layers, int n_kv_heads, int head_dim,
+              int n_pages, struct err *e);
+void device_kv_free(struct kv_store *kv);
+size_t device_kv_page_bytes(const struct device *d, int n_layers, int n_kv_heads, int head_dim);
+
+/* Host values in and out, row by row without padding. f32 converts to and from the tensor's type.
+ */
+void device_upload_f32(struct tensor *t, const float *src);
+void device_upload_bf16(struct tensor *t, const uint16_t *src);
+void device_download_f32(const struct tensor *t, float *dst);
+void device_zero(struct tensor *t);
+/* Host address of a row of a CPU-resident tensor; NULL when the device's memory is not the host's.
+ */
+const void *device_host_row(const struct tensor *t, int64_t row);
+
+#endif

@@ -1,0 +1,36 @@
+/* Shared inside num/: the tables of the devices. */
+#ifndef NUM_DEVICE_INT_H
+#define NUM_DEVICE_INT_H
+
+#include "num/device.h"
+
+extern const struct device_ops ops_ref_table;
+
+struct err;
+int cpu_open(struct device *d, const char *isa, struct err *e);
+void cpu_close(struct device *d);
+int cpu_take_fault(struct device *d); /* 1: an exact sum overflowed since the last call */
+
+/* Offsets inside a kv_store, in elements. Keys are stored pairwise interleaved over the head's
+ * dimension, (d/2, 64 tokens, 2), the form that matrix units multiply by; values as (64 tokens, d).
+ */
+static inline size_t kv_head_elems(const struct kv_store *kv)
+{
+    return (size_t)PLAN_KV_BLOCK * (size_t)kv->head_dim * 2;
+}
+static inline size_t kv_key_offset(const struct kv_store *kv, int page, int layer, int head)
+{
+    return (((size_t)page * (size_t)kv->n_layers + (size_t)layer) * (size_t)kv->n_kv_heads +
+            (size_t)head) *
+           kv_head_elems(kv);
+}
+static inline size_t kv_value_offset(const struct kv_store *kv, int page, int layer, int head)
+{
+    return kv_key_offset(kv, page, layer, head) + (size_t)PLAN_KV_BLOCK * (size_t)kv->head_dim;
+}
+static inline size_t kv_key_index(int d, int slot)
+{
+    return (size_t)(d / 2) * (PLAN_KV_BLOCK * 2) + (size_t)slot * 2 + (size_t)(d & 1);
+}
+
+#endif
