@@ -1,0 +1,271 @@
+/* Owns the reverse order of model/forward.c and the gradients' memory. The output layer's logits
+ * are kept from the log-prob pass when they fit, else computed again chunk by chunk; a chunk never
+ * cuts a leaf, so the sums are the same either way. */
+#include "model/backward.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/status.h"
+
+struct backward_shape {
+    size_t offset;
+    enum dtype dtype;
+    int64_t rows, cols;
+};
+
+#define BACKWARD_TENSORS 12
+static void backward_shapes(const struct weights *w, int n, int logit_rows,
+                            struct backward_shape *s)
+{
+    const struct arch *a = &w->arch;
+    enum dtype half = device_half(w->dev);
+    int64_t q = (int64_t)a->n_heads * a->head_dim, kv = (int64_t)a->n_kv_heads * a->head_dim;
+    const struct backward_shape t[BACKWARD_TENSORS] = {
+        {offsetof(struct backward, logits), DTYPE_F32, logit_rows, a->vocab},
+        {offsetof(struct backward, dlogits), half, logit_rows, a->vocab},
+        {offsetof(struct backward, dh), DTYPE_F32, n, a->hidden},
+        {offsetof(struct backward, dy16), half, n, a->hidden},
+        {offsetof(struct backward, dpick), half, n, a->hidden},
+        {offsetof(struct backward, dx16), half, n, a->hidden},
+        {offsetof(struct backward, dact), half, n, a->intermediate},
+        {offsetof(struct backward, dgu), half, n, 2 * (int64_t)a->intermediate},
+        {offsetof(struct backward, dattn), half, n, q},
+        {offsetof(struct backward, dqkv), half, n, q + 2 * kv},
+        {offsetof(struct backward, dq), DTYPE_F32, n, q},
+        {offsetof(struct backward, dkv), DTYPE_F32, n, 2 * kv},
+    };
+    memcpy(s, t, sizeof t);
+}
+
+int64_t backward_bytes(const struct weights *w, int max_rows, int logit_rows)
+{
+    struct backward_shape s[BACKWARD_TENSORS];
+    int64_t n = 0;
+    backward_shapes(w, max_rows, logit_rows, s);
+    for (int i = 0; i < BACKWARD_TENSORS; i++) {
+        n += s[i].rows * ((s[i].cols + 31) / 32 * 32) * (int64_t)dtype_size(s[i].dtype);
+    }
+    return n + weights_count(w) * 8 + (int64_t)max_rows * 12;
+}
+
+static struct tensor *backward_tensor(struct backward *b, const struct backward_shape *s)
+{
+    return (struct tensor *)((char *)b + s->offset);
+}
+
+int backward_open(struct forward *f, int logit_rows, struct backward **out, struct err *e)
+{
+    struct backward *b = mem_alloc(sizeof *b);
+    struct weights *w = f->w;
+    struct backward_shape s[BACKWARD_TENSORS];
+    int rc = STATUS_OK;
+
+    ASSERT(f->keep);
+    b->f = f;
+    b->logit_rows = logit_rows;
+    b->grad = mem_alloc(sizeof *b->grad * (size_t)w->nparams);
+    b->max = mem_alloc(sizeof(float) * (size_t)f->max_rows);
+    b->logz = mem_alloc(sizeof(float) * (size_t)f->max_rows);
+    b->ent = mem_alloc(sizeof(float) * (size_t)f->max_rows);
+    backward_shapes(w, f->max_rows, logit_rows, s);
+    for (int i = 0; rc == STATUS_OK && i < BACKWARD_TENSORS; i++) {
+        rc = device_tensor(w->dev, backward_tensor(b, &s[i]), s[i].dtype, s[i].rows, s[i].cols, e);
+    }
+    for (int i = 0; rc == STATUS_OK && i < w->nparams; i++) {
+        rc = device_tensor(w->dev, &b->grad[i], DTYPE_I64, w->params[i].rows, w->params[i].cols, e);
+    }
+    if (rc != STATUS_OK) {
+        backward_close(b);
+        return rc;
+    }
+    *out = b;
+    return STATUS_OK;
+}
+
+void backward_close(struct backward *b)
+{
+    struct backward_shape s[BACKWARD_TENSORS];
+    if (!b) {
+        return;
+    }
+    backward_shapes(b->f->w, 0, 0, s);
+    for (int i = 0; i < BACKWARD_TENSORS; i++) {
+        device_tensor_free(backward_tensor(b, &s[i]));
+    }
+    for (int i = 0; i < b->f->w->nparams; i++) {
+        device_tensor_free(&b->grad[i]);
+    }
+    mem_free(b->grad);
+    mem_free(b->max);
+    mem_free(b->logz);
+    mem_free(b->ent);
+    mem_free(b);
+}
+
+void backward_zero(struct backward *b)
+{
+    for (int i = 0; i < b->f->w->nparams; i++) {
+        device_zero(&b->grad[i]);
+    }
+}
+
+static struct tensor *grad_of(struct backward *b, const struct param *p)
+{
+    return p ? &b->grad[p - b->f->w->params] : NULL;
+}
+
+/* Logits and statistics of entries [from, from + n). */
+static void backward_stats(struct forward *f, struct tensor *logits, const struct backward_req *r,
+                           int from, int n, float *logp, float *max, float *logz, float *ent)
+{
+    struct device *d = f->w->dev;
+    struct tensor x = tensor_rows(logits, 0, n);
+    forward_logits(f, r->idx + from, n, &x);
+    d->ops->logp(d, &x, r->temperature, r->target + from, &f->w->vocab_leaves,
+                 logp ? logp + from : NULL, max ? max + from : NULL, logz ? logz + from : NULL,
+                 ent ? ent + from : NULL);
+}
+
+void backward_score(struct forward *f, struct tensor *logits, const struct backward_req *r)
+{
+    int cap = (int)logits->rows;
+    for (int from = 0; from < r->n; from += cap) {
+        backward_stats(f, logits, r, from, r->n - from < cap ? r->n - from : cap, r->logp, NULL,
+                       NULL, r->entropy);
+    }
+}
+
+void backward_logp(struct backward *b, const struct backward_req *r)
+{
+    int cap = b->logit_rows;
+    b->kept = r->n <= cap;
+    for (int from = 0; from < r->n; from += cap) {
+        backward_stats(b->f, &b->logits, r, from, r->n - from < cap ? r->n - from : cap, r->logp,
+                       b->max, b->logz, r->entropy ? b->ent : NULL);
+    }
+    if (r->entropy) {
+        memcpy(r->entropy, b->ent, sizeof(float) * (size_t)r->n);
+    }
+}
+
+/* The output layer: dlogits, the gradient of its rows (into dpick), its weight gradient. */
+static void backward_output(struct backward *b, const struct backward_req *r)
+{
+    struct forward *f = b->f;
+    struct device *d = f->w->dev;
+    const struct device_ops *op = d->ops;
+    int32_t start[2];
+    int l = 0;
+
+    while (l < r->nleaf) {
+        int from = r->leaf[l], end = l + 1;
+        int n;
+        struct tensor x, dx, lg, dl;
+        struct leaf_rows leaves;
+        while (end < r->nleaf && r->leaf[end + 1] - from <= b->logit_rows) {
+            end++;
+        }
+        n = r->leaf[end] - from;
+        ASSERT(n <= b->logit_rows);
+        lg = tensor_rows(&b->logits, b->kept ? from : 0, n);
+        dl = tensor_rows(&b->dlogits, 0, n);
+        x = tensor_rows(&f->picked, 0, n);
+        dx = tensor_rows(&b->dpick, from, n);
+        if (!b->kept) {
+            backward_stats(f, &lg, r, from, n, NULL, NULL, NULL, NULL);
+        } else {
+            op->gather(d, &f->hidden, r->idx + from, &x);
+        }
+        op->logp_bwd(d, &lg, r->temperature, r->target + from, b->max + from, b->logz + from,
+                     b->ent + from, r->g + from, r->ge ? r->ge + from : NULL, &dl);
+        op->linear_dx(d, &dl, &f->w->lm_head.w->view, &dx);
+        /* leaf bounds relative to the chunk, one leaf at a time when they do not start at 0 */
+        if (from == 0) {
+            leaves.n = end - l;
+            leaves.start = r->leaf + l;
+            op->linear_dw(d, &dl, &x, &leaves, grad_of(b, f->w->lm_head.w));
+        } else {
+            for (int i = l; i < end; i++) {
+                struct tensor dli =
+                    tensor_rows(&dl, r->leaf[i] - from, r->leaf[i + 1] - r->leaf[i]);
+                struct tensor xi = tensor_rows(&x, r->leaf[i] - from, r->leaf[i + 1] - r->leaf[i]);
+                start[0] = 0;
+                start[1] = (int32_t)dli.rows;
+                leaves.n = 1;
+                leaves.start = start;
+                op->linear_dw(d, &dli, &xi, &leaves, grad_of(b, f->w->lm_head.w));
+            }
+        }
+        l = end;
+    }
+}
+
+static void backward_layer(struct backward *b, int i, const struct rows *rows,
+                           const struct kv_store *kv, const struct leaf_rows *leaves)
+{
+    struct forward *f = b->f;
+    struct device *d = f->w->dev;
+    const struct device_ops *op = d->ops;
+    const struct weights_layer *p = &f->w->layers[i];
+    struct forward_layer l = f->layers[i];
+    float eps = f->w->arch.rms_eps;
+    int n = rows->n;
+    struct tensor dh = tensor_rows(&b->dh, 0, n), dy = tensor_rows(&b->dy16, 0, n);
+    struct tensor dx = tensor_rows(&b->dx16, 0, n), dact = tensor_rows(&b->dact, 0, n);
+    struct tensor dgu = tensor_rows(&b->dgu, 0, n), dattn = tensor_rows(&b->dattn, 0, n);
+    struct tensor dqkv = tensor_rows(&b->dqkv, 0, n), dq = tensor_rows(&b->dq, 0, n);
+    struct tensor dkv = tensor_rows(&b->dkv, 0, n);
+
+    for (struct tensor *t = &l.h_in; t <= &l.act; t++) {
+        *t = tensor_rows(t, 0, n);
+    }
+    /* mlp */
+    op->convert(d, &dh, &dy);
+    op->linear_dx(d, &dy, &p->down.w->view, &dact);
+    op->linear_dw(d, &dy, &l.act, leaves, grad_of(b, p->down.w));
+    op->swiglu_bwd(d, &dact, &l.gu, &dgu);
+    op->linear_dx(d, &dgu, &p->gate_up.w->view, &dx);
+    op->linear_dw(d, &dgu, &l.x2, leaves, grad_of(b, p->gate_up.w));
+    op->rmsnorm_bwd(d, &dx, &l.h_mid, &p->mlp_norm->w16, &l.rstd2, leaves, &dh,
+                    grad_of(b, p->mlp_norm));
+    /* attention */
+    op->convert(d, &dh, &dy);
+    op->linear_dx(d, &dy, &p->o.w->view, &dattn);
+    op->linear_dw(d, &dy, &l.attn, leaves, grad_of(b, p->o.w));
+    op->attn_bwd(d, &dattn, &l.q, &l.attn, &l.lse, kv, i, &f->shape, rows, &dq, &dkv);
+    op->rope_kv_bwd(d, &dq, &dkv, &l.qkv, p->q_norm ? &p->q_norm->w16 : NULL,
+                    p->k_norm ? &p->k_norm->w16 : NULL, eps, &f->w->rope_cos, &f->w->rope_sin,
+                    &f->shape, rows, leaves, &dqkv, grad_of(b, p->q_norm), grad_of(b, p->k_norm));
+    op->linear_dx(d, &dqkv, &p->qkv.w->view, &dx);
+    op->linear_dw(d, &dqkv, &l.x1, leaves, grad_of(b, p->qkv.w));
+    if (p->qkv.bias) {
+        op->bias_dw(d, &dqkv, leaves, grad_of(b, p->qkv.bias));
+    }
+    op->rmsnorm_bwd(d, &dx, &l.h_in, &p->attn_norm->w16, &l.rstd1, leaves, &dh,
+                    grad_of(b, p->attn_norm));
+}
+
+void backward_run(struct backward *b, const struct rows *rows, const int32_t *tokens,
+                  const struct kv_store *kv, const struct leaf_rows *leaves,
+                  const struct backward_req *r)
+{
+    struct forward *f = b->f;
+    struct device *d = f->w->dev;
+    const struct device_ops *op = d->ops;
+    int n = rows->n;
+    struct tensor dh = tensor_rows(&b->dh, 0, n), dy = tensor_rows(&b->dy16, 0, n);
+    struct tensor picked = tensor_rows(&b->dpick, 0, r->n), out = tensor_rows(&f->h_out, 0, n);
+    struct tensor rstd = tensor_rows(&f->rstd_out, 0, n);
+
+    ASSERT(n == f->n);
+    backward_output(b, r);
+    op->scatter(d, &picked, r->idx, &dy);
+    device_zero(&dh);
+    op->rmsnorm_bwd(d, &dy, &out, &f->w->final_norm->w16, &rstd, leaves, &dh,
+                    grad_of(b, f->w->final_norm));
+    for (int i = f->w->arch.n_layers - 1; i >= 0; i--) {
+        backward_layer(b, i, rows, kv, leaves);
+    }
+    op->embed_bwd(d, &dh, tokens, grad_of(b, f->w->embed));
+}

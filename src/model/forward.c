@@ -1,0 +1,166 @@
+/* Owns the order of a transformer's operations and the memory of its activations. Numbers are the
+ * device's business. bf16 rounding happens at the outputs of the operations below; inside them, and
+ * in the logits, values are f32. */
+#include "model/forward.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/status.h"
+
+struct forward_shape {
+    int64_t cols;
+    int f32;
+};
+
+/* Tensors of a layer in the order of struct forward_layer. */
+#define FORWARD_TENSORS 12
+static void forward_shapes(const struct arch *a, struct forward_shape s[FORWARD_TENSORS])
+{
+    int64_t h = a->hidden, q = (int64_t)a->n_heads * a->head_dim;
+    int64_t kv = (int64_t)a->n_kv_heads * a->head_dim, i = a->intermediate;
+    const struct forward_shape t[FORWARD_TENSORS] = {
+        {h, 0},          {h, 0}, {1, 1}, {q + 2 * kv, 0}, {q, 0},     {q, 0},
+        {a->n_heads, 1}, {h, 0}, {h, 0}, {1, 1},          {2 * i, 0}, {i, 0}};
+    memcpy(s, t, sizeof t);
+}
+
+int64_t forward_bytes(const struct weights *w, int max_rows, int keep)
+{
+    struct forward_shape s[FORWARD_TENSORS];
+    int64_t row = 0, half = (int64_t)dtype_size(device_half(w->dev));
+    forward_shapes(&w->arch, s);
+    for (int i = 0; i < FORWARD_TENSORS; i++) {
+        row += (s[i].cols + 31) / 32 * 32 * (s[i].f32 ? 4 : half);
+    }
+    return max_rows * (row * (keep ? w->arch.n_layers : 1) + w->arch.hidden * half * 3);
+}
+
+int forward_open(struct weights *w, int max_rows, int keep, struct forward **out, struct err *e)
+{
+    struct forward *f = mem_alloc(sizeof *f);
+    struct forward_shape s[FORWARD_TENSORS];
+    const struct arch *a = &w->arch;
+    enum dtype half = device_half(w->dev);
+    int sets = keep ? a->n_layers : 1;
+    int rc = STATUS_OK;
+
+    f->w = w;
+    f->max_rows = max_rows;
+    f->keep = keep;
+    f->layers = mem_alloc(sizeof *f->layers * (size_t)sets);
+    f->shape.n_heads = a->n_heads;
+    f->shape.n_kv_heads = a->n_kv_heads;
+    f->shape.head_dim = a->head_dim;
+    f->shape.scale = 1.0f / sqrtf((float)a->head_dim);
+    forward_shapes(a, s);
+    for (int l = 0; rc == STATUS_OK && l < sets; l++) {
+        struct tensor *t = &f->layers[l].h_in;
+        for (int i = 0; rc == STATUS_OK && i < FORWARD_TENSORS; i++) {
+            rc = device_tensor(w->dev, &t[i], s[i].f32 ? DTYPE_F32 : half, max_rows, s[i].cols, e);
+        }
+    }
+    if (rc == STATUS_OK) {
+        rc = device_tensor(w->dev, &f->h_out, half, max_rows, a->hidden, e);
+    }
+    if (rc == STATUS_OK) {
+        rc = device_tensor(w->dev, &f->hidden, half, max_rows, a->hidden, e);
+    }
+    if (rc == STATUS_OK) {
+        rc = device_tensor(w->dev, &f->picked, half, max_rows, a->hidden, e);
+    }
+    if (rc == STATUS_OK) {
+        rc = device_tensor(w->dev, &f->rstd_out, DTYPE_F32, max_rows, 1, e);
+    }
+    if (rc != STATUS_OK) {
+        forward_close(f);
+        return rc;
+    }
+    *out = f;
+    return STATUS_OK;
+}
+
+void forward_close(struct forward *f)
+{
+    if (!f) {
+        return;
+    }
+    for (int l = 0; l < (f->keep ? f->w->arch.n_layers : 1); l++) {
+        struct tensor *t = &f->layers[l].h_in;
+        for (int i = 0; i < FORWARD_TENSORS; i++) {
+            device_tensor_free(&t[i]);
+        }
+    }
+    device_tensor_free(&f->h_out);
+    device_tensor_free(&f->hidden);
+    device_tensor_free(&f->picked);
+    device_tensor_free(&f->rstd_out);
+    mem_free(f->layers);
+    mem_free(f);
+}
+
+/* The first n rows of every tensor of a layer. */
+static struct forward_layer forward_rows(const struct forward_layer *l, int n)
+{
+    struct forward_layer v = *l;
+    struct tensor *t = &v.h_in;
+    for (int i = 0; i < FORWARD_TENSORS; i++) {
+        t[i].rows = n;
+        t[i].size = 0;
+    }
+    return v;
+}
+
+static const struct tensor *vector_of(const struct param *p)
+{
+    return p ? &p->w16 : NULL;
+}
+
+void forward_run(struct forward *f, const struct rows *rows, const int32_t *tokens,
+                 struct kv_store *kv)
+{
+    struct weights *w = f->w;
+    struct device *d = w->dev;
+    const struct device_ops *op = d->ops;
+    const float eps = w->arch.rms_eps;
+    int n = rows->n;
+    struct tensor out = tensor_rows(&f->h_out, 0, n), last = tensor_rows(&f->hidden, 0, n);
+    struct tensor rstd = tensor_rows(&f->rstd_out, 0, n);
+
+    ASSERT(n <= f->max_rows);
+    f->n = n;
+    for (int i = 0; i < w->arch.n_layers; i++) {
+        const struct weights_layer *p = &w->layers[i];
+        struct forward_layer l = forward_rows(&f->layers[f->keep ? i : 0], n);
+        struct tensor next = f->keep && i + 1 < w->arch.n_layers
+                                 ? tensor_rows(&f->layers[i + 1].h_in, 0, n)
+                             : i + 1 < w->arch.n_layers ? l.h_in
+                                                        : out;
+        if (i == 0) {
+            op->embed(d, &w->embed->w16, tokens, &l.h_in);
+        }
+        op->rmsnorm(d, &l.h_in, &p->attn_norm->w16, eps, &l.x1, &l.rstd1);
+        op->linear(d, &l.x1, &p->qkv.w->view, vector_of(p->qkv.bias), DEVICE_STORE, &l.qkv);
+        op->rope_kv(d, &l.qkv, vector_of(p->q_norm), vector_of(p->k_norm), eps, &w->rope_cos,
+                    &w->rope_sin, &f->shape, rows, kv, i, &l.q);
+        op->attn(d, &l.q, kv, i, &f->shape, rows, &l.attn, f->keep ? &l.lse : NULL);
+        op->copy(d, &l.h_in, &l.h_mid);
+        op->linear(d, &l.attn, &p->o.w->view, NULL, DEVICE_ACCUMULATE, &l.h_mid);
+        op->rmsnorm(d, &l.h_mid, &p->mlp_norm->w16, eps, &l.x2, &l.rstd2);
+        op->linear(d, &l.x2, &p->gate_up.w->view, NULL, DEVICE_STORE, &l.gu);
+        op->swiglu(d, &l.gu, &l.act);
+        op->copy(d, &l.h_mid, &next);
+        op->linear(d, &l.act, &p->down.w->view, NULL, DEVICE_ACCUMULATE, &next);
+    }
+    op->rmsnorm(d, &out, &w->final_norm->w16, eps, &last, &rstd);
+}
+
+void forward_logits(struct forward *f, const int32_t *idx, int n, struct tensor *logits)
+{
+    struct device *d = f->w->dev;
+    struct tensor x = tensor_rows(&f->picked, 0, n), y = tensor_rows(logits, 0, n);
+    ASSERT(n <= f->max_rows && n <= logits->rows);
+    d->ops->gather(d, &f->hidden, idx, &x);
+    d->ops->linear(d, &x, &f->w->lm_head.w->view, NULL, DEVICE_STORE, &y);
+}

@@ -1,0 +1,50 @@
+/* The forward pass: the only one. The rollout engine calls it on a few rows per sequence, the
+ * trainer on whole sequences; a row's numbers are the same in both (contracts C1, C2).
+ *
+ *     struct forward *f;
+ *     forward_open(w, 4096, 0, &f, &e);                rows at most; 1 keeps what backward needs
+ *     forward_run(f, &rows, tokens, &kv);              fills f->hidden (n, H)
+ *     forward_logits(f, idx, n, &logits);              output layer for chosen rows
+ *     forward_close(f);
+ *
+ * No allocation after open. */
+#ifndef MODEL_FORWARD_H
+#define MODEL_FORWARD_H
+
+#include <stdint.h>
+
+#include "model/weights.h"
+
+struct err;
+
+/* What one layer leaves for the backward pass; with keep 0 all layers share one set. */
+struct forward_layer {
+    struct tensor h_in, x1, rstd1; /* (n, H) (n, H) (n, 1) f32 */
+    struct tensor qkv, q;          /* (n, (heads + 2 kv) d) (n, heads d) */
+    struct tensor attn, lse;       /* (n, heads d) (n, heads) f32 */
+    struct tensor h_mid, x2, rstd2;
+    struct tensor gu, act; /* (n, 2 I) (n, I) */
+};
+
+struct forward {
+    struct weights *w; /* borrowed: who runs a pass holds the image meanwhile */
+    int max_rows, keep;
+    struct forward_layer *layers;          /* (n_layers), or one when keep is 0 */
+    struct tensor h_out, rstd_out, hidden; /* before and after the last norm */
+    struct tensor picked;                  /* rows gathered for the output layer */
+    struct attn_shape shape;
+    int n; /* rows of the last run */
+};
+
+int forward_open(struct weights *w, int max_rows, int keep, struct forward **out, struct err *e);
+void forward_close(struct forward *f);
+/* Bytes that forward_open will take. */
+int64_t forward_bytes(const struct weights *w, int max_rows, int keep);
+
+/* tokens (rows->n). Keys and values of the rows are written to kv before they are read. */
+void forward_run(struct forward *f, const struct rows *rows, const int32_t *tokens,
+                 struct kv_store *kv);
+/* logits (n, V) f32 of rows idx[0..n) of the last run; n <= max_rows. */
+void forward_logits(struct forward *f, const int32_t *idx, int n, struct tensor *logits);
+
+#endif

@@ -1,0 +1,87 @@
+/* The weights of a model as the forward pass reads them: one image per version, immutable while
+ * anybody holds it.
+ *
+ *     struct weights *w;
+ *     weights_open(file, dev, 0, 0, &w, &e);       0: not trainable, 0: default number of leaves
+ *     ...
+ *     weights_release(w);
+ *
+ * A parameter is a matrix of rows (fused where layers share an input: q, k, v; gate, up). It knows
+ * the Hugging Face tensors that it is made of. Linear layers read only the packed view of a
+ * parameter. */
+#ifndef MODEL_WEIGHTS_H
+#define MODEL_WEIGHTS_H
+
+#include <stdint.h>
+
+#include "model/arch.h"
+#include "num/device.h"
+
+struct err;
+struct wfile;
+
+enum weights_kind { WEIGHTS_LINEAR, WEIGHTS_VECTOR, WEIGHTS_EMBED };
+
+struct weights_part {
+    char name[96]; /* Hugging Face tensor */
+    int row0, rows;
+};
+
+struct param {
+    enum weights_kind kind;
+    int rows, cols;
+    int decay; /* 1: weight decay applies (matrices) */
+    int nparts;
+    struct weights_part part[3];
+    struct tensor w16; /* (rows, cols) bf16; freed after packing when not trainable */
+    struct wview view; /* linear layers, and the embedding when it is the output layer too */
+};
+
+/* Adapter slot of a linear layer: unmerged low-rank updates, one id per row. None exist yet. */
+struct linear {
+    struct param *w;
+    struct param *bias; /* or NULL */
+};
+
+struct weights_layer {
+    struct param *attn_norm, *mlp_norm;
+    struct param *q_norm, *k_norm; /* or NULL */
+    struct linear qkv, o, gate_up, down;
+};
+
+struct weights {
+    struct arch arch;
+    struct device *dev;
+    int trainable;
+    int64_t version; /* raised by one each time new values are published */
+    int refs;
+    int nparams;
+    struct param *params;
+    struct weights_layer *layers; /* (n_layers) */
+    struct param *embed, *final_norm;
+    struct linear lm_head;            /* w is embed when tied */
+    struct leafset vocab_leaves;      /* leaves of the sums over the vocabulary */
+    struct tensor rope_cos, rope_sin; /* (max_positions, head_dim / 2) f32 */
+};
+
+/* The number of leaves a run of this model uses by default (contract C1). */
+int weights_default_leaves(const struct arch *a);
+
+/* Reads and packs all parameters. dev's plan says R and the rounding. `positions` bounds the rope
+ * table; 0 takes the model's. One reference is the caller's. */
+int weights_open(const struct wfile *f, struct device *dev, int trainable, int positions,
+                 struct weights **out, struct err *e);
+struct weights *weights_acquire(struct weights *w);
+void weights_release(struct weights *w); /* frees at the last one; NULL is fine */
+
+/* Packs w16 of every parameter again and raises the version. Nobody else may hold the image. */
+int weights_publish(struct weights *w, struct err *e);
+
+/* The parameter and first row that hold Hugging Face tensor `name`; NULL when there is none. */
+struct param *weights_find(struct weights *w, const char *name, int *row0, int *rows);
+/* bf16 values of one Hugging Face tensor (trainable weights only). */
+int weights_read_bf16(struct weights *w, const char *name, uint16_t *dst, int64_t count,
+                      struct err *e);
+int64_t weights_count(const struct weights *w); /* parameters */
+
+#endif
