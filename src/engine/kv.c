@@ -1,0 +1,69 @@
+/* Owns the free list of KV pages. Pages are never cleared: what lies behind a sequence's last
+ * position is not read (attention stops at the query's position). */
+#include "engine/kv.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/status.h"
+#include "model/weights.h"
+
+int kv_open(struct kv_pool *p, const struct weights *w, int pages, struct err *e)
+{
+    const struct arch *a = &w->arch;
+    int rc;
+
+    memset(p, 0, sizeof *p);
+    rc = device_kv(w->dev, &p->store, a->n_layers, a->n_kv_heads, a->head_dim, pages, e);
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    p->n = p->free = pages;
+    p->stack = mem_alloc(sizeof *p->stack * (size_t)pages);
+    p->refs = mem_alloc(sizeof *p->refs * (size_t)pages);
+    for (int i = 0; i < pages; i++) {
+        p->stack[i] = pages - 1 - i;
+    }
+    return STATUS_OK;
+}
+
+void kv_close(struct kv_pool *p)
+{
+    device_kv_free(&p->store);
+    mem_free(p->stack);
+    mem_free(p->refs);
+    memset(p, 0, sizeof *p);
+}
+
+int kv_take(struct kv_pool *p)
+{
+    int page;
+    if (!p->free) {
+        return -1;
+    }
+    page = p->stack[--p->free];
+    p->refs[page] = 1;
+    return page;
+}
+
+void kv_share(struct kv_pool *p, int page)
+{
+    ASSERT(p->refs[page] > 0);
+    p->refs[page]++;
+}
+
+void kv_give(struct kv_pool *p, int page)
+{
+    ASSERT(p->refs[page] > 0);
+    if (--p->refs[page] == 0) {
+        p->stack[p->free++] = page;
+    }
+}
+
+void kv_copy(struct kv_pool *p, int from, int to)
+{
+    size_t bytes = device_kv_page_bytes(p->store.dev, p->store.n_layers, p->store.n_kv_heads,
+                                        p->store.head_dim);
+    memcpy((char *)p->store.data + (size_t)to * bytes, (char *)p->store.data + (size_t)from * bytes,
+           bytes);
+}

@@ -1,0 +1,151 @@
+/* Owns the walk over candidates. The order is total (logit, then id), so it is enough to sort the
+ * candidates above a falling threshold until the walk ends: the tail is rarely looked at. */
+#include "engine/sampler.h"
+
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+struct sampler_cand {
+    float x;
+    int32_t id;
+};
+struct sampler {
+    struct sampler_cand *cand; /* (n) */
+};
+
+struct sampler *sampler_new(int n)
+{
+    struct sampler *s = mem_alloc(sizeof *s);
+    s->cand = mem_alloc(sizeof *s->cand * (size_t)n);
+    return s;
+}
+
+void sampler_free(struct sampler *s)
+{
+    if (s) {
+        mem_free(s->cand);
+        mem_free(s);
+    }
+}
+
+static int sampler_order(const void *a, const void *b)
+{
+    const struct sampler_cand *x = a, *y = b;
+    if (x->x != y->x) {
+        return x->x > y->x ? -1 : 1;
+    }
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+/* Candidates with lo <= x < hi in order; returns how many. */
+static int sampler_band(struct sampler *s, const float *x, int n, float lo, float hi)
+{
+    int k = 0;
+    for (int i = 0; i < n; i++) {
+        if (x[i] >= lo && x[i] < hi) {
+            s->cand[k].x = x[i];
+            s->cand[k].id = i;
+            k++;
+        }
+    }
+    qsort(s->cand, (size_t)k, sizeof *s->cand, sampler_order);
+    return k;
+}
+
+/* Walks in order through bands of falling logits; stops when `stop` says so. */
+struct sampler_walk {
+    double sum;       /* of candidates walked */
+    double target;    /* stop when sum reaches it; the candidate there is the pick */
+    double keep;      /* top-p: stop after the candidate that brings the sum to it; < 0 off */
+    float floor;      /* min-p: candidates with p below are out */
+    int count, limit; /* candidates walked; top-k limit, 0 off */
+    int32_t last;     /* candidate last walked */
+};
+
+static void sampler_run(struct sampler *s, struct sampler_walk *w, const float *x, const float *p,
+                        int n, float max)
+{
+    static const float depth[] = {3.0f, 8.0f, 16.0f, 1e30f};
+    float hi = max + 1.0f;
+    hi = hi > max ? hi : 3.4e38f;
+    for (int b = 0; b < 4; b++) {
+        float lo = b == 3 ? -3.4e38f : max - depth[b];
+        int k;
+        if (lo >= hi) {
+            continue;
+        }
+        k = sampler_band(s, x, n, lo, hi);
+        for (int i = 0; i < k; i++) {
+            int32_t id = s->cand[i].id;
+            if (w->limit && w->count == w->limit) {
+                return;
+            }
+            if (w->count && p[id] < w->floor) {
+                return;
+            }
+            w->sum += (double)p[id];
+            w->count++;
+            w->last = p[id] > 0.0f || w->count == 1 ? id : w->last;
+            if (w->sum >= w->target || (w->keep >= 0.0 && w->sum >= w->keep)) {
+                return;
+            }
+        }
+        hi = lo;
+    }
+}
+
+/* The k-th largest candidate in order bounds the kept set; its sum is taken in ascending id. */
+static double sampler_total(const float *p, int n)
+{
+    double t = 0.0;
+    for (int i = 0; i < n; i++) {
+        t += (double)p[i];
+    }
+    return t;
+}
+
+static double sampler_total_kept(const float *x, const float *p, int n, float edge, int32_t edge_id)
+{
+    double t = 0.0;
+    for (int i = 0; i < n; i++) {
+        if (x[i] > edge || (x[i] == edge && i <= edge_id)) {
+            t += (double)p[i];
+        }
+    }
+    return t;
+}
+
+int32_t sampler_pick(struct sampler *s, const struct sampler_params *q, const float *x,
+                     const float *p, int n, float max, double u)
+{
+    struct sampler_walk w = {0.0, 1e300, -1.0, -1.0f, 0, 0, 0};
+    int limit = q->top_k > 0 && q->top_k < n ? q->top_k : 0;
+    double total;
+
+    if (q->temperature <= 0.0f) {
+        for (int i = 0; i < n; i++) {
+            if (x[i] == max) {
+                return i;
+            }
+        }
+        return 0;
+    }
+    w.limit = limit;
+    if (q->top_p < 1.0f || q->min_p > 0.0f) {
+        /* the kept set is a prefix of the walk: its own sum is the total */
+        w.keep = q->top_p < 1.0f ? (double)q->top_p * sampler_total(p, n) : -1.0;
+        w.floor = q->min_p > 0.0f ? q->min_p : -1.0f;
+        sampler_run(s, &w, x, p, n, max);
+        total = w.sum;
+        limit = w.count;
+    } else if (limit) {
+        sampler_run(s, &w, x, p, n, max);
+        total = sampler_total_kept(x, p, n, x[w.last], w.last);
+    } else {
+        total = sampler_total(p, n);
+    }
+    w = (struct sampler_walk){0.0, u * total, -1.0, -1.0f, 0, limit, 0};
+    sampler_run(s, &w, x, p, n, max);
+    return w.last;
+}
