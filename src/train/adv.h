@@ -1,0 +1,64 @@
+/* Rewards to advantages (rl-math 5 and 6). All of it runs once per rollout on constants.
+ *
+ *     adv_rewards(&ro, n, raw, group_index, rollout_id, shaped, &e);       per sample
+ *     for each sample: adv_fill(&ao, &sample, &e);                         per token
+ *     if (ao.whiten) adv_whiten(samples, n, &e);
+ *
+ * f32 values; sums over the batch are exact, so nothing depends on order or split. */
+#ifndef TRAIN_ADV_H
+#define TRAIN_ADV_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+
+enum adv_estimator { /* order of --advantage-estimator's choices */
+                     ADV_GRPO,
+                     ADV_GSPO,
+                     ADV_REINFORCE_PP,
+                     ADV_REINFORCE_PP_BASELINE,
+                     ADV_PPO
+};
+#define ADV_CHOICES "grpo|gspo|reinforce_plus_plus|reinforce_plus_plus_baseline|ppo"
+
+struct adv_reward_opts {
+    enum adv_estimator estimator;
+    int normalize;                                    /* rewards_normalization */
+    int std;                                          /* grpo_std_normalization */
+    int64_t n_samples_per_prompt, rollout_batch_size; /* for grouping without group_index */
+};
+
+/* Reward post-processing of n samples. group_index: NULL, or per sample (grouped by value, need not
+ * be contiguous); NULL falls back to blocks of n_samples_per_prompt when n is their product with
+ * rollout_batch_size, else to one group. rollout_id: NULL, or per sample: samples of one rollout in
+ * a group must carry the same reward (else STATUS_INPUT) and count once. out may be raw. */
+int adv_rewards(const struct adv_reward_opts *o, int64_t n, const float *raw,
+                const int64_t *group_index, const int64_t *rollout_id, float *out, struct err *e);
+
+struct adv_opts {
+    enum adv_estimator estimator;
+    float kl_coef, gamma, lambd;
+};
+
+/* One sample's response; arrays of `len` tokens. */
+struct adv_sample {
+    int64_t len;
+    const uint8_t *mask; /* loss mask; NULL is all ones */
+    float reward;        /* after adv_rewards (raw for reinforce_plus_plus and ppo) */
+    const float *kl;     /* shaping KL per token (detached), NULL is zeros */
+    const float *values; /* ppo only */
+    float *adv;          /* out */
+    float *returns;      /* out; may be NULL */
+};
+
+int adv_fill(const struct adv_opts *o, const struct adv_sample *s, struct err *e);
+
+/* Whitens adv of all samples in place with mask-weighted mean and Bessel variance; every position
+ * is written. No active token anywhere is STATUS_INPUT. */
+int adv_whiten(const struct adv_sample *s, int64_t n, struct err *e);
+
+/* Normal form used by the metric and filter: 1 when all rewards of the group are equal. */
+int adv_zero_std(const float *reward, int64_t n);
+
+#endif

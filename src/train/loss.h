@@ -1,0 +1,124 @@
+/* The policy loss: value, gradient with respect to each token's log-prob, and metric sums (rl-math
+ * 4, 7, 8, 8b, 10.1, 11). One call handles one sample; nothing in it depends on the other samples,
+ * and the sums are exact, so micro-batching and order never change a bit (contract C4).
+ *
+ *     struct loss_step st = {.rollouts = 32, .tokens = loss_tokens_of_all_samples};
+ *     struct loss_sums sums; loss_sums_init(&sums);
+ *     for each sample: loss_sample(&opts, &st, &sample, &sums, &e);   fills dlogp, dentropy
+ *     for (m = 0; m < LOSS_NMETRICS; m++)
+ *         if (loss_metric(&opts, &st, &sums, m, &value)) report(loss_metric_name(m), value);
+ *
+ * dlogp[t] is dJ/dlogp_t with the batch scaling in it: the trainer sends it straight into the
+ * log-softmax backward. dentropy[t] is dJ/dH_t (negative entropy_coef times the token's weight). */
+#ifndef TRAIN_LOSS_H
+#define TRAIN_LOSS_H
+
+#include <stdint.h>
+
+#include "num/exact.h"
+
+struct err;
+
+enum loss_kl { LOSS_K1, LOSS_K2, LOSS_K3, LOSS_LOW_VAR_KL }; /* order of --kl-loss-type */
+#define LOSS_KL_CHOICES "k1|k2|k3|low_var_kl"
+enum loss_type { LOSS_POLICY, LOSS_SFT, LOSS_CUSTOM };
+#define LOSS_TYPE_CHOICES "policy_loss|sft_loss|custom_loss"
+
+struct loss_opts {
+    enum loss_type type;
+    int gspo; /* sequence-level ratio */
+    float eps_clip, eps_clip_high;
+    float eps_clip_c; /* dual clip; 0 is off, else > 1 */
+    int use_kl_loss;
+    float kl_loss_coef;
+    enum loss_kl kl_loss_type;
+    int unbiased_kl;
+    float entropy_coef;
+    int entropy;   /* H is given: log it even with a zero coefficient */
+    int per_token; /* calculate_per_token_loss */
+    int tis;
+    float tis_clip, tis_clip_low;
+    int opsm;
+    float opsm_delta;
+};
+
+/* What the whole optimizer step knows before the first sample. */
+struct loss_step {
+    int64_t rollouts; /* GBS: rollouts in this step, >= 1 */
+    int64_t tokens;   /* per-token mode: sum over samples of max(n_i, 1), see loss_norm_tokens */
+    int on_policy;    /* the weights are those the samples came from: logp itself is held against
+                         roll in LOSS_MAX_DIFF (set it in a rollout's first optimizer step) */
+};
+
+/* One sample; arrays of `len` response tokens. */
+struct loss_sample {
+    int64_t len;
+    const uint8_t *mask; /* NULL is all ones */
+    int64_t denom;       /* N_i: active tokens of the sample's whole rollout; 0 takes n_i */
+    const float *logp;   /* current policy */
+    const float *old;    /* old policy; NULL: the current one, detached (skip_actor_forward_only) */
+    const float *ref;    /* needed by the KL loss */
+    const float *roll;   /* log-probs of the rollout engine; needed by TIS, else may be NULL */
+    const float *adv;    /* NULL for sft */
+    const float *entropy;
+    /* A custom off-policy correction's result: weights and modified mask; NULL where none. */
+    const float *weight;
+    const uint8_t *weight_mask;
+    float *dlogp;    /* out, len */
+    float *dentropy; /* out, len; may be NULL when entropy_coef is 0 */
+};
+
+enum loss_metric {
+    LOSS_LOSS,
+    LOSS_PG_LOSS,
+    LOSS_ENTROPY_LOSS,
+    LOSS_PG_CLIPFRAC,
+    LOSS_PPO_KL,
+    LOSS_ESS_RATIO,
+    LOSS_LOGPROB_ABS_DIFF, /* train_rollout_logprob_abs_diff */
+    LOSS_ROLLOUT_KL,       /* train_rollout_kl */
+    LOSS_KL_LOSS,
+    LOSS_OIS,
+    LOSS_TIS,
+    LOSS_TIS_CLIPFRAC,
+    LOSS_TIS_ABS,
+    LOSS_OPSM_CLIPFRAC,
+    LOSS_MAX_DIFF, /* forward_logp_max_diff: largest |old - rollout| of an active token */
+    LOSS_NMETRICS
+};
+
+struct loss_sums {
+    struct exact sum[LOSS_NMETRICS];
+    float max_diff;
+    int64_t samples, tokens; /* seen; tokens are active ones */
+    int64_t sanitised;       /* active tokens whose NaN or infinite input counted as zero */
+    int has_roll;
+};
+
+void loss_sums_init(struct loss_sums *s);
+void loss_sums_merge(struct loss_sums *s, const struct loss_sums *other);
+
+/* max(n_i, 1) of one sample: what it adds to loss_step.tokens. */
+int64_t loss_norm_tokens(const uint8_t *mask, int64_t len);
+
+int loss_sample(const struct loss_opts *o, const struct loss_step *st, const struct loss_sample *s,
+                struct loss_sums *sums, struct err *e);
+
+/* The name in metrics.jsonl behind "train/". */
+const char *loss_metric_name(enum loss_metric m);
+/* 1 and *value when the options and data give this metric, else 0. */
+int loss_metric(const struct loss_opts *o, const struct loss_step *st, const struct loss_sums *s,
+                enum loss_metric m, double *value);
+
+/* --- the formulas, one definition each; also used by adv's callers for shaping KL --- */
+
+/* KL estimate of (logp, base) per rl-math 4. ratio multiplies it before the final clamp (1 for
+ * none); *dlogp (may be NULL) is the derivative with ratio held constant. */
+float loss_kl(enum loss_kl type, float logp, float base, float ratio, float *dlogp);
+
+/* One token of the clipped objective: k = old - logp, sanitised; *d (may be NULL) is dL/dlogp,
+ * *ratio and *clipped (may be NULL) are for metrics. */
+float loss_ppo_token(const struct loss_opts *o, float k, float adv, float *ratio, int *clipped,
+                     float *d);
+
+#endif

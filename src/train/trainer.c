@@ -1,0 +1,465 @@
+/* Owns a training step: packing, the passes over micro-batches, the exactness check against the
+ * rollout, the update. */
+#include "train/trainer.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "base/mem.h"
+#include "base/status.h"
+#include "model/backward.h"
+#include "train/pack.h"
+
+#define TRAINER_LOGIT_BYTES ((int64_t)512 << 20)
+
+struct trainer {
+    struct weights *w;
+    struct trainer_opts o;
+    struct forward *f;
+    struct backward *b; /* NULL: scoring only */
+    struct optim *opt;
+    struct tensor score_logits; /* scoring only */
+    struct kv_store kv;
+    int max_rows;
+    /* a micro-batch: rows, sequences, leaves, tokens to score */
+    struct row_seq *seq;
+    int32_t *tok, *pos, *pages, *leaf, *idx, *target, *req_leaf;
+    float *logp, *entropy, *g, *ge;
+    int nseq, rows, nleaf, nreq, nreq_leaf;
+};
+
+static double trainer_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int trainer_logit_rows(const struct weights *w, int max_rows)
+{
+    int64_t n = TRAINER_LOGIT_BYTES / ((int64_t)w->arch.vocab * 4);
+    n = n < PLAN_LEAF ? PLAN_LEAF : n;
+    return (int)(n < max_rows ? n : max_rows);
+}
+
+static int trainer_rows(const struct trainer_opts *o)
+{
+    return o->max_tokens > o->max_len ? o->max_tokens : o->max_len;
+}
+
+int64_t trainer_bytes(const struct weights *w, const struct trainer_opts *o)
+{
+    int rows = trainer_rows(o);
+    int64_t page = (int64_t)device_kv_page_bytes(w->dev, w->arch.n_layers, w->arch.n_kv_heads,
+                                                 w->arch.head_dim);
+    return forward_bytes(w, rows, 1) + backward_bytes(w, rows, trainer_logit_rows(w, rows)) +
+           optim_bytes(w) + page * (rows / 64 + 1);
+}
+
+/* Arrays of a micro-batch; scoring and training use the same. */
+static void trainer_arrays(struct trainer *t)
+{
+    size_t n = (size_t)t->max_rows;
+    t->seq = mem_alloc(sizeof *t->seq * n);
+    t->tok = mem_alloc(4 * n);
+    t->pos = mem_alloc(4 * n);
+    t->pages = mem_alloc(4 * n);
+    t->leaf = mem_alloc(4 * (n + 1));
+    t->idx = mem_alloc(4 * n);
+    t->target = mem_alloc(4 * n);
+    t->req_leaf = mem_alloc(4 * (n + 1));
+    t->logp = mem_alloc(4 * n);
+    t->entropy = mem_alloc(4 * n);
+    t->g = mem_alloc(4 * n);
+    t->ge = mem_alloc(4 * n);
+}
+
+int trainer_open(struct weights *w, const struct trainer_opts *o, struct trainer **out,
+                 struct err *e)
+{
+    struct trainer *t = mem_alloc(sizeof *t);
+    int rc;
+
+    t->w = w;
+    t->o = *o;
+    t->max_rows = trainer_rows(o);
+    rc = forward_open(w, t->max_rows, 1, &t->f, e);
+    if (rc == STATUS_OK) {
+        rc = backward_open(t->f, trainer_logit_rows(w, t->max_rows), &t->b, e);
+    }
+    if (rc == STATUS_OK) {
+        rc = optim_open(w, &t->opt, e);
+    }
+    if (rc != STATUS_OK) {
+        trainer_close(t);
+        return rc;
+    }
+    trainer_arrays(t);
+    *out = t;
+    return STATUS_OK;
+}
+
+void trainer_close(struct trainer *t)
+{
+    if (!t) {
+        return;
+    }
+    optim_close(t->opt);
+    backward_close(t->b);
+    forward_close(t->f);
+    device_kv_free(&t->kv);
+    device_tensor_free(&t->score_logits);
+    mem_free(t->seq);
+    mem_free(t->tok);
+    mem_free(t->pos);
+    mem_free(t->pages);
+    mem_free(t->leaf);
+    mem_free(t->idx);
+    mem_free(t->target);
+    mem_free(t->req_leaf);
+    mem_free(t->logp);
+    mem_free(t->entropy);
+    mem_free(t->g);
+    mem_free(t->ge);
+    mem_free(t);
+}
+
+struct optim *trainer_optim(struct trainer *t)
+{
+    return t->opt;
+}
+
+/* Lays out the rows of the chosen samples. Leaves are chunks of PLAN_LEAF positions from a
+ * sequence's start, for rows and for the scored tokens alike. */
+static int trainer_layout(struct trainer *t, const struct train_sample *s, const int64_t *pick,
+                          int64_t n, struct err *e)
+{
+    const struct arch *a = &t->w->arch;
+    int page = 0;
+
+    t->nseq = t->rows = t->nleaf = t->nreq = t->nreq_leaf = 0;
+    for (int64_t k = 0; k < n; k++) {
+        const struct train_sample *x = &s[pick[k]];
+        int len = x->prompt + x->response, last = -1;
+        if (t->rows + len > t->max_rows || len > (int)t->w->rope_cos.rows) {
+            return ERR(e, STATUS_INPUT, "a sample of %d tokens is longer than the planned %d", len,
+                       t->max_rows);
+        }
+        t->seq[t->nseq].row0 = t->rows;
+        t->seq[t->nseq].nrows = len;
+        t->seq[t->nseq].pos0 = 0;
+        t->seq[t->nseq].pages = t->pages + page;
+        t->nseq++;
+        for (int i = 0; i < len; i++) {
+            if (i % PLAN_KV_BLOCK == 0) {
+                t->pages[page] = page;
+                page++;
+            }
+            if (i % PLAN_LEAF == 0) {
+                t->leaf[t->nleaf++] = t->rows + i;
+            }
+            t->tok[t->rows + i] = x->tokens[i];
+            t->pos[t->rows + i] = i;
+            if (x->tokens[i] < 0 || x->tokens[i] >= a->vocab) {
+                return ERR(e, STATUS_INPUT, "token %d is outside the vocabulary of %d",
+                           x->tokens[i], a->vocab);
+            }
+        }
+        for (int i = 0; i < x->response; i++) {
+            int at = x->prompt + i - 1;
+            if (at / PLAN_LEAF != last) {
+                last = at / PLAN_LEAF;
+                t->req_leaf[t->nreq_leaf++] = t->nreq;
+            }
+            t->idx[t->nreq] = t->rows + at;
+            t->target[t->nreq++] = x->tokens[x->prompt + i];
+        }
+        t->rows += len;
+    }
+    t->leaf[t->nleaf] = t->rows;
+    t->req_leaf[t->nreq_leaf] = t->nreq;
+    if (page > t->kv.n_pages) {
+        device_kv_free(&t->kv);
+        return device_kv(t->w->dev, &t->kv, a->n_layers, a->n_kv_heads, a->head_dim,
+                         page + page / 4 + 16, e);
+    }
+    return STATUS_OK;
+}
+
+static void trainer_request(struct trainer *t, struct backward_req *r)
+{
+    memset(r, 0, sizeof *r);
+    r->n = t->nreq;
+    r->idx = t->idx;
+    r->target = t->target;
+    r->nleaf = t->nreq_leaf;
+    r->leaf = t->req_leaf;
+    r->temperature = t->o.temperature;
+    r->logp = t->logp;
+    r->entropy = t->o.entropy ? t->entropy : NULL;
+}
+
+static void trainer_forward(struct trainer *t)
+{
+    struct rows rows = {t->rows, t->nseq, t->seq, t->pos};
+    forward_run(t->f, &rows, t->tok, &t->kv);
+}
+
+/* Cuts the chosen samples (all n when pick is NULL) into micro-batches of sample numbers. */
+static int trainer_plan(const struct trainer *t, const struct train_sample *s, const int64_t *pick,
+                        int n, struct pack_bins *bins, struct err *e)
+{
+    int64_t *len = mem_alloc(sizeof *len * (size_t)(n ? n : 1));
+    int rc = STATUS_OK;
+    for (int i = 0; i < n; i++) {
+        const struct train_sample *x = &s[pick ? pick[i] : i];
+        len[i] = x->prompt + x->response;
+    }
+    if (t->o.micro_batch > 0) {
+        bins->n = (n + t->o.micro_batch - 1) / t->o.micro_batch;
+        bins->start = mem_alloc(sizeof *bins->start * (size_t)(bins->n + 1));
+        bins->items = mem_alloc(sizeof *bins->items * (size_t)(n ? n : 1));
+        for (int i = 0; i < n; i++) {
+            bins->items[i] = i;
+        }
+        for (int64_t b = 0; b <= bins->n; b++) {
+            bins->start[b] = b * t->o.micro_batch < n ? b * t->o.micro_batch : n;
+        }
+    } else if (n) {
+        rc = pack_first_fit(len, n, t->o.max_tokens, 1, bins, e);
+    }
+    for (int i = 0; rc == STATUS_OK && pick && i < n; i++) {
+        bins->items[i] = pick[bins->items[i]];
+    }
+    mem_free(len);
+    return rc;
+}
+
+static int trainer_score_bins(struct trainer *t, struct train_sample *s, int n, struct err *e)
+{
+    struct pack_bins bins = {0, NULL, NULL};
+    int rc = trainer_plan(t, s, NULL, n, &bins, e);
+
+    for (int64_t b = 0; rc == STATUS_OK && b < bins.n; b++) {
+        const int64_t *pick = bins.items + bins.start[b];
+        int64_t k = bins.start[b + 1] - bins.start[b];
+        struct backward_req r;
+        int at = 0;
+        rc = trainer_layout(t, s, pick, k, e);
+        if (rc != STATUS_OK) {
+            break;
+        }
+        trainer_request(t, &r);
+        trainer_forward(t);
+        backward_score(t->f, t->b ? &t->b->logits : &t->score_logits, &r);
+        for (int64_t i = 0; i < k; i++) {
+            struct train_sample *x = &s[pick[i]];
+            if (x->logp_out) {
+                memcpy(x->logp_out, t->logp + at, sizeof(float) * (size_t)x->response);
+            }
+            if (x->entropy_out && t->o.entropy) {
+                memcpy(x->entropy_out, t->entropy + at, sizeof(float) * (size_t)x->response);
+            }
+            at += x->response;
+        }
+    }
+    pack_bins_fini(&bins);
+    return rc;
+}
+
+int trainer_score(struct trainer *t, struct train_sample *s, int n, struct err *e)
+{
+    int rc;
+    weights_acquire(t->w);
+    rc = trainer_score_bins(t, s, n, e);
+    weights_release(t->w);
+    return rc;
+}
+
+int trainer_score_with(struct weights *w, int max_tokens, float temperature, struct train_sample *s,
+                       int n, struct err *e)
+{
+    struct trainer *t = mem_alloc(sizeof *t);
+    int rc;
+
+    t->w = w;
+    t->o.temperature = temperature;
+    t->o.max_tokens = max_tokens;
+    t->max_rows = max_tokens;
+    for (int i = 0; i < n; i++) {
+        int len = s[i].prompt + s[i].response;
+        t->max_rows = len > t->max_rows ? len : t->max_rows;
+    }
+    trainer_arrays(t);
+    rc = forward_open(w, t->max_rows, 0, &t->f, e);
+    if (rc == STATUS_OK) {
+        rc = device_tensor(w->dev, &t->score_logits, DTYPE_F32, trainer_logit_rows(w, t->max_rows),
+                           w->arch.vocab, e);
+    }
+    if (rc == STATUS_OK) {
+        rc = trainer_score(t, s, n, e);
+    }
+    trainer_close(t);
+    return rc;
+}
+
+/* The loss of every sample of a micro-batch, the gradients of their tokens, the exactness check. */
+static int trainer_loss(struct trainer *t, const struct train_sample *s, const int64_t *pick,
+                        int64_t k, struct trainer_report *r, struct err *e)
+{
+    int at = 0;
+    for (int64_t i = 0; i < k; i++) {
+        const struct train_sample *x = &s[pick[i]];
+        struct loss_sample l;
+        int rc;
+        memset(&l, 0, sizeof l);
+        l.len = x->response;
+        l.mask = x->mask;
+        l.denom = x->denom;
+        l.logp = t->logp + at;
+        l.old = x->old;
+        l.ref = x->ref;
+        l.roll = x->roll;
+        l.adv = x->adv;
+        l.entropy = t->o.entropy ? t->entropy + at : NULL;
+        l.dlogp = t->g + at;
+        l.dentropy = t->ge + at;
+        if (x->exact && x->roll) {
+            for (int j = 0; j < x->response; j++) {
+                float d = t->logp[at + j] - x->roll[j];
+                d = d < 0 ? -d : d;
+                r->max_diff = d > r->max_diff || d != d ? d : r->max_diff;
+            }
+            r->exact_tokens += x->response;
+        }
+        rc = loss_sample(&t->o.loss, &r->step, &l, &r->sums, e);
+        if (rc != STATUS_OK) {
+            return rc;
+        }
+        if (x->logp_out) {
+            memcpy(x->logp_out, t->logp + at, sizeof(float) * (size_t)x->response);
+        }
+        if (x->entropy_out && t->o.entropy) {
+            memcpy(x->entropy_out, t->entropy + at, sizeof(float) * (size_t)x->response);
+        }
+        at += x->response;
+    }
+    if (r->max_diff != 0.0f) {
+        return ERR(
+            e, STATUS_NUMERIC,
+            "rollout and trainer disagree by %g in a log-prob that must be equal bit for bit",
+            (double)r->max_diff);
+    }
+    return STATUS_OK;
+}
+
+static int trainer_micro(struct trainer *t, const struct train_sample *s, const int64_t *pick,
+                         int64_t k, int backward, struct trainer_report *r, struct err *e)
+{
+    struct rows rows;
+    struct leaf_rows leaves;
+    struct backward_req q;
+    double t0 = trainer_now(), t1;
+    int rc = trainer_layout(t, s, pick, k, e);
+
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    rows = (struct rows){t->rows, t->nseq, t->seq, t->pos};
+    leaves = (struct leaf_rows){t->nleaf, t->leaf};
+    trainer_request(t, &q);
+    trainer_forward(t);
+    backward_logp(t->b, &q);
+    rc = trainer_loss(t, s, pick, k, r, e);
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    t1 = trainer_now();
+    q.g = t->g;
+    q.ge = t->o.loss.entropy_coef != 0.0f ? t->ge : NULL;
+    if (q.n && backward) {
+        backward_run(t->b, &rows, t->tok, &t->kv, &leaves, &q);
+    }
+    r->forward_s += t1 - t0;
+    r->backward_s += trainer_now() - t1;
+    r->rows += t->rows;
+    r->tokens += t->nreq;
+    r->micro_batches++;
+    return device_fault(t->w->dev, e);
+}
+
+/* 1 when the loss of the sample has no gradient: no advantage, and no other term in the loss. Its
+ * leaves would add exact zeros, so the backward pass is left out. */
+static int trainer_idle(const struct trainer *t, const struct train_sample *x)
+{
+    const struct loss_opts *o = &t->o.loss;
+    if (o->type != LOSS_POLICY || (o->use_kl_loss && o->kl_loss_coef != 0.0f) ||
+        o->entropy_coef != 0.0f) {
+        return 0;
+    }
+    for (int i = 0; i < x->response; i++) {
+        if (x->adv[i] != 0.0f && (!x->mask || x->mask[i])) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Samples without a gradient (idle 1) or with one (idle 0): forward, loss and, for these, backward.
+ */
+static int trainer_pass(struct trainer *t, struct train_sample *s, int n, int idle,
+                        struct trainer_report *r, struct err *e)
+{
+    struct pack_bins bins = {0, NULL, NULL};
+    int64_t *pick = mem_alloc(sizeof *pick * (size_t)(n ? n : 1));
+    int k = 0, rc;
+
+    for (int i = 0; i < n; i++) {
+        if (trainer_idle(t, &s[i]) == idle) {
+            pick[k++] = i;
+        }
+    }
+    rc = trainer_plan(t, s, pick, k, &bins, e);
+    for (int64_t b = 0; rc == STATUS_OK && b < bins.n; b++) {
+        rc = trainer_micro(t, s, bins.items + bins.start[b], bins.start[b + 1] - bins.start[b],
+                           !idle, r, e);
+    }
+    if (idle) {
+        r->idle_samples = k;
+    }
+    pack_bins_fini(&bins);
+    mem_free(pick);
+    return rc;
+}
+
+int trainer_step(struct trainer *t, struct train_sample *s, int n, const struct optim_hyper *h,
+                 struct trainer_report *r, struct err *e)
+{
+    double t0;
+    int rc;
+
+    memset(r, 0, sizeof *r);
+    loss_sums_init(&r->sums);
+    for (int i = 0; i < n; i++) {
+        int seen = 0;
+        for (int j = 0; j < i && !seen; j++) {
+            seen = s[j].rollout == s[i].rollout;
+        }
+        r->step.rollouts += !seen;
+        r->step.tokens += loss_norm_tokens(s[i].mask, s[i].response);
+    }
+    weights_acquire(t->w);
+    backward_zero(t->b);
+    rc = trainer_pass(t, s, n, 0, r, e);
+    if (rc == STATUS_OK) {
+        rc = trainer_pass(t, s, n, 1, r, e);
+    }
+    weights_release(t->w);
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    t0 = trainer_now();
+    rc = optim_step(t->opt, t->b->grad, h, &r->grad_norm, e);
+    r->optim_s = trainer_now() - t0;
+    return rc;
+}

@@ -1,0 +1,75 @@
+/* The trainer: samples in, new weights and metrics out.
+ *
+ *     struct trainer *t;
+ *     trainer_open(w, &opts, &t, &e);
+ *     trainer_score(t, samples, n, &e);                 old log-probs (only where they are unknown)
+ *     trainer_step(t, samples, n, &hyper, &report, &e); forward, loss, backward, AdamW
+ *     trainer_close(t);
+ *
+ * Samples are packed into micro-batches of at most max_tokens rows; how they are packed changes no
+ * bit of the result (contract C4). */
+#ifndef TRAIN_TRAINER_H
+#define TRAIN_TRAINER_H
+
+#include <stdint.h>
+
+#include "train/loss.h"
+#include "train/optim.h"
+
+struct err;
+struct weights;
+
+struct trainer_opts {
+    int max_tokens;    /* rows of a micro-batch; one longer sample still runs alone */
+    int max_len;       /* longest sample */
+    int micro_batch;   /* static packing: samples per micro-batch; 0 packs by tokens */
+    float temperature; /* divides the logits, as in the rollout */
+    struct loss_opts loss;
+    int entropy; /* compute the entropy of each token */
+};
+
+/* One sample; arrays are the caller's. */
+struct train_sample {
+    const int32_t *tokens;  /* prompt and response */
+    int prompt, response;   /* lengths; prompt >= 1 */
+    const uint8_t *mask;    /* (response) or NULL for all ones */
+    int64_t rollout;        /* samples of one rollout count once */
+    int64_t denom;          /* active tokens of its whole rollout; 0 takes its own */
+    const float *roll;      /* rollout log-probs or NULL */
+    int exact;              /* 1: roll was computed under the weights of this step (contract C2) */
+    const float *old, *ref; /* old and reference log-probs, or NULL */
+    const float *adv;
+    float *logp_out, *entropy_out; /* (response) filled by the pass; either may be NULL */
+};
+
+struct trainer_report {
+    struct loss_sums sums;
+    struct loss_step step;
+    double grad_norm;
+    float max_diff; /* largest |trainer - rollout| log-prob over exact tokens */
+    int64_t exact_tokens, tokens, rows, micro_batches;
+    int64_t idle_samples; /* without a gradient: their backward pass was left out */
+    double forward_s, backward_s, optim_s;
+};
+
+struct trainer;
+
+int trainer_open(struct weights *w, const struct trainer_opts *o, struct trainer **out,
+                 struct err *e);
+void trainer_close(struct trainer *t);
+struct optim *trainer_optim(struct trainer *t);
+/* Bytes that training needs beside the weights themselves. */
+int64_t trainer_bytes(const struct weights *w, const struct trainer_opts *o);
+
+/* Log-probs of every sample's response under the current weights, into logp_out. */
+int trainer_score(struct trainer *t, struct train_sample *s, int n, struct err *e);
+/* One optimizer step over all n samples. A rollout log-prob that should be exact and is not is
+ * STATUS_NUMERIC. */
+int trainer_step(struct trainer *t, struct train_sample *s, int n, const struct optim_hyper *h,
+                 struct trainer_report *r, struct err *e);
+
+/* Log-probs under other weights (a reference model), without a trainer's memory. */
+int trainer_score_with(struct weights *w, int max_tokens, float temperature, struct train_sample *s,
+                       int n, struct err *e);
+
+#endif
