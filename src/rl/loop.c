@@ -1,0 +1,705 @@
+/* Owns the order of a run: which phase follows which, and what each needs. It knows no engine, no
+ * process and no file format but through the ports it was given. */
+#include "rl/loop.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fsio.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/metric.h"
+#include "base/rng.h"
+#include "base/status.h"
+#include "base/world.h"
+#include "reward/hub.h"
+#include "rl/batch.h"
+#include "rl/dump.h"
+#include "rl/journal.h"
+#include "rl/prompts.h"
+#include "rl/rollmetric.h"
+#include "train/adv.h"
+#include "train/lrsched.h"
+#include "train/trainer.h"
+
+#define LOOP_MAX_REPLACED 8 /* batches' worth of groups that may fail in one rollout */
+
+enum loop_state_id {
+    LOOP_START,
+    LOOP_EVAL_BEGIN,
+    LOOP_EVAL_RUN,
+    LOOP_ROLLOUT_BEGIN,
+    LOOP_ROLLOUT_RUN,
+    LOOP_TRAIN,
+    LOOP_SAVE,
+    LOOP_DONE
+};
+
+struct loop {
+    struct loop_cfg c;
+    enum loop_state_id state, after_eval;
+    int64_t rollout;
+    struct batch *batch;
+    int eval_at; /* evaluation set in work */
+    json_t *row; /* metrics of the rollout */
+    double t_step, t_phase;
+    int64_t sched_pos;
+    int64_t failed_groups;
+    double save_s; /* seconds of the last checkpoint */
+    struct lrsched sched;
+    struct sample **loaded; /* from --load-debug-rollout-data */
+    int nloaded;
+};
+
+static double loop_now(const struct loop *l)
+{
+    return l->c.world->now(l->c.world->self);
+}
+
+static void loop_say(struct loop *l, const char *phase, int done, int total, const json_t *row)
+{
+    struct loop_progress p = {l->rollout, l->c.num_rollout, phase, done, total, row};
+    if (l->c.progress) {
+        l->c.progress(l->c.progress_arg, &p);
+    }
+}
+
+static int loop_record(struct loop *l, enum journal_event ev, json_t *data, struct err *e)
+{
+    int rc = STATUS_OK;
+    if (l->c.journal) {
+        rc = l->c.journal->record(l->c.journal->self, ev, l->rollout, data, e);
+    }
+    json_decref(data);
+    return rc;
+}
+
+int loop_open(const struct loop_cfg *cfg, struct loop **out, struct err *e)
+{
+    struct loop *l = mem_alloc(sizeof *l);
+    (void)e;
+    l->c = *cfg;
+    l->rollout = cfg->start_rollout;
+    l->sched_pos = cfg->sched_pos;
+    train_opts_sched(cfg->o, cfg->num_rollout, &l->sched);
+    *out = l;
+    return STATUS_OK;
+}
+
+static void loop_drop_loaded(struct loop *l)
+{
+    for (int i = 0; i < l->nloaded; i++) {
+        sample_free(l->loaded[i]);
+    }
+    mem_free(l->loaded);
+    l->loaded = NULL;
+    l->nloaded = 0;
+}
+
+void loop_close(struct loop *l)
+{
+    if (l) {
+        batch_free(l->batch);
+        json_decref(l->row);
+        loop_drop_loaded(l);
+        mem_free(l);
+    }
+}
+
+json_t *loop_state(const struct loop *l)
+{
+    return json_pack("{s:I,s:I,s:o?,s:I}", "rollout_id", (json_int_t)l->rollout, "sched_pos",
+                     (json_int_t)l->sched_pos, "dataset",
+                     l->c.data ? prompts_state(l->c.data) : NULL, "weight_version",
+                     (json_int_t)(l->c.train ? l->c.train->version(l->c.train->self) : 0));
+}
+
+/* Sampling parameters of the training rollout or of an evaluation. */
+static void loop_batch_cfg(const struct loop *l, int eval, struct batch_cfg *b)
+{
+    const struct train_opts *o = l->c.o;
+    memset(b, 0, sizeof *b);
+    b->port = l->c.rollout;
+    b->hub = eval ? l->c.eval_hub : l->c.hub;
+    b->enc = l->c.enc;
+    b->skip_special = o->rollout_skip_special_tokens;
+    b->drop_failed = !eval;
+    b->n = (int)(eval ? o->n_samples_per_eval_prompt : o->n_samples_per_prompt);
+    b->max_context = o->rollout_max_context_len == CONF_UNSET ? 0 : (int)o->rollout_max_context_len;
+    b->proto.max_new = (int)(eval ? o->eval_max_response_len : o->rollout_max_response_len);
+    b->proto.temperature = (float)(eval ? o->eval_temperature : o->rollout_temperature);
+    b->proto.top_p = (float)(eval ? o->eval_top_p : o->rollout_top_p);
+    b->proto.top_k = (int)(eval ? o->eval_top_k : o->rollout_top_k);
+    b->proto.ignore_eos = eval ? 0 : o->rollout_ignore_eos;
+    b->proto.seed = (uint64_t)o->rollout_seed;
+    b->proto.stream = eval ? RNG_EVAL : RNG_TRAIN;
+    for (int64_t i = 0; i < o->rollout_stop_token_ids.n && i < 16; i++) {
+        b->proto.stop[b->proto.nstop++] = (int32_t)o->rollout_stop_token_ids.v[i];
+    }
+}
+
+/* ---- evaluation --------------------------------------------------------------------------------
+ */
+
+static int loop_eval_begin(struct loop *l, struct err *e)
+{
+    struct loop_eval_set *set = &l->c.evals[l->eval_at];
+    struct batch_cfg cfg;
+    int64_t n = prompts_count(set->data);
+    int rc = STATUS_OK;
+
+    if (l->eval_at == 0) {
+        l->t_phase = loop_now(l);
+    }
+    loop_batch_cfg(l, 1, &cfg);
+    l->batch = batch_new(&cfg);
+    for (int64_t i = 0; rc == STATUS_OK && i < n; i++) {
+        struct batch_item it = {prompts_row(set->data, i), i, i * cfg.n};
+        rc = batch_add(l->batch, &it, e);
+    }
+    if (rc != STATUS_OK) {
+        return err_prefix(e, "evaluation set %s", set->name);
+    }
+    l->state = LOOP_EVAL_RUN;
+    return STATUS_AGAIN;
+}
+
+static int loop_eval_run(struct loop *l, struct err *e)
+{
+    struct loop_eval_set *set = &l->c.evals[l->eval_at];
+    int n, rc = batch_tick(l->batch, e);
+    struct sample **s;
+    json_t *row;
+
+    loop_say(l, "eval", batch_done_samples(l->batch), (int)prompts_count(set->data), NULL);
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    s = batch_samples(l->batch, &n);
+    row = json_object();
+    metric_put_int(row, "eval/step", l->rollout);
+    rollmetric_eval(row, set->name, s, n);
+    metric_put(row, "eval/duration_seconds", loop_now(l) - l->t_phase);
+    if (l->c.o->save_debug_rollout_data) {
+        char id[80], *path;
+        snprintf(id, sizeof id, "eval_%s_%lld", set->name, (long long)l->rollout);
+        path = conf_expand(l->c.o->save_debug_rollout_data, id);
+        rc = dump_write(path, l->rollout, s, n, e);
+        mem_free(path);
+    }
+    loop_say(l, "eval", n, n, row);
+    metric_emit(row);
+    batch_free(l->batch);
+    l->batch = NULL;
+    if (++l->eval_at < l->c.nevals) {
+        l->state = LOOP_EVAL_BEGIN;
+    } else {
+        l->eval_at = 0;
+        l->state = l->after_eval;
+    }
+    return rc == STATUS_OK ? STATUS_AGAIN : rc;
+}
+
+static int loop_eval_due(const struct loop *l, int64_t done)
+{
+    const struct train_opts *o = l->c.o;
+    return l->c.nevals && l->c.rollout && o->eval_interval != CONF_UNSET &&
+           (done % o->eval_interval == 0 || done == l->c.num_rollout);
+}
+
+/* ---- rollout -----------------------------------------------------------------------------------
+ */
+
+/* Takes n groups from the data source and submits them. */
+static int loop_submit(struct loop *l, int64_t n, struct err *e)
+{
+    for (int64_t i = 0; i < n; i++) {
+        struct prompts_group g;
+        struct batch_item it;
+        int rc = prompts_next(l->c.data, 1, &g, e);
+        if (rc == STATUS_OK) {
+            rc = loop_record(l, JOURNAL_PROMPTS,
+                             json_pack("{s:I,s:I,s:I}", "row", (json_int_t)g.row_index, "group",
+                                       (json_int_t)g.group_index, "index", (json_int_t)g.index),
+                             e);
+        }
+        if (rc == STATUS_OK) {
+            it.row = g.row;
+            it.group_index = g.group_index;
+            it.index = g.index;
+            rc = batch_add(l->batch, &it, e);
+        }
+        if (rc != STATUS_OK) {
+            return rc;
+        }
+    }
+    return STATUS_OK;
+}
+
+static int loop_rollout_begin(struct loop *l, struct err *e)
+{
+    struct batch_cfg cfg;
+    int rc;
+
+    l->t_step = l->t_phase = loop_now(l);
+    l->failed_groups = 0;
+    l->row = json_object();
+    metric_put_int(l->row, "rollout/step", l->rollout);
+    if (l->c.o->load_debug_rollout_data) {
+        char id[32], *path;
+        snprintf(id, sizeof id, "%lld", (long long)l->rollout);
+        path = conf_expand(l->c.o->load_debug_rollout_data, id);
+        rc = dump_read(path, &l->loaded, &l->nloaded, e);
+        mem_free(path);
+        l->state = LOOP_TRAIN;
+        return rc == STATUS_OK ? STATUS_AGAIN : rc;
+    }
+    loop_batch_cfg(l, 0, &cfg);
+    l->batch = batch_new(&cfg);
+    rc = loop_submit(l, l->c.o->rollout_batch_size, e);
+    l->state = LOOP_ROLLOUT_RUN;
+    return rc == STATUS_OK ? STATUS_AGAIN : rc;
+}
+
+static int loop_rollout_end(struct loop *l, struct err *e)
+{
+    int n, rc = STATUS_OK;
+    struct sample **s = batch_samples(l->batch, &n);
+    double dt = loop_now(l) - l->t_phase, tokens = 0.0;
+
+    for (int i = 0; i < n; i++) {
+        tokens += s[i]->response_len;
+    }
+    metric_put(l->row, "perf/rollout_time", dt);
+    metric_put(l->row, "perf/tokens_per_gpu_per_sec", dt > 0 ? tokens / dt : 0.0);
+    rollmetric_lengths(l->row, "rollout", s, n);
+    if (l->c.hub) {
+        rollmetric_zero_std(l->row, s, n);
+    }
+    metric_put_int(l->row, "rollout/reward_failed_groups", l->failed_groups);
+    if (l->c.o->save_debug_rollout_data) {
+        char id[32], *path;
+        snprintf(id, sizeof id, "%lld", (long long)l->rollout);
+        path = conf_expand(l->c.o->save_debug_rollout_data, id);
+        rc = dump_write(path, l->rollout, s, n, e);
+        mem_free(path);
+    }
+    l->state = l->c.train ? LOOP_TRAIN : LOOP_SAVE;
+    if (!l->c.train) {
+        float *zero = mem_alloc(sizeof(float) * (size_t)(n + 1));
+        rollmetric_rollout(l->row, s, n, zero);
+        mem_free(zero);
+    }
+    return rc == STATUS_OK ? STATUS_AGAIN : rc;
+}
+
+static int loop_rollout_run(struct loop *l, struct err *e)
+{
+    const char *reason;
+    int rc = batch_tick(l->batch, e), failed;
+    int64_t limit = LOOP_MAX_REPLACED * l->c.o->rollout_batch_size;
+
+    if (rc < 0) {
+        return rc;
+    }
+    failed = batch_failed(l->batch, &reason);
+    if (failed) {
+        l->failed_groups += failed;
+        if (l->failed_groups > limit) {
+            return ERR(e, STATUS_CHILD,
+                       "rewards failed for %lld groups in one rollout; the last: %s",
+                       (long long)l->failed_groups, reason);
+        }
+        log_warn(REWARD, "%d group%s left out, the next prompt takes its place: %s", failed,
+                 failed > 1 ? "s" : "", reason);
+        rc = loop_record(l, JOURNAL_DROP,
+                         json_pack("{s:i,s:s}", "groups", failed, "reason", reason), e);
+        if (rc == STATUS_OK) {
+            rc = loop_submit(l, failed, e);
+        }
+        return rc == STATUS_OK ? STATUS_AGAIN : rc;
+    }
+    loop_say(l, "rollout", batch_done_samples(l->batch),
+             (int)(l->c.o->rollout_batch_size * l->c.o->n_samples_per_prompt), NULL);
+    return rc == STATUS_OK ? loop_rollout_end(l, e) : rc;
+}
+
+/* ---- training ----------------------------------------------------------------------------------
+ */
+
+/* Everything a rollout's training holds, freed together. */
+struct loop_work {
+    struct sample **s;
+    int n;
+    struct train_sample *t;
+    float *shaped, *raw;
+    int64_t *group, *rollout;
+    struct arena mem;
+};
+
+static float *loop_floats(struct loop_work *w, int n)
+{
+    return arena_alloc(&w->mem, sizeof(float) * (size_t)(n ? n : 1));
+}
+
+/* Denominators: active tokens of each rollout, over the samples that share it. */
+static void loop_denoms(struct loop_work *w)
+{
+    for (int i = 0; i < w->n; i++) {
+        struct train_sample *t = &w->t[i];
+        int64_t active = 0;
+        for (int j = 0; j < t->response; j++) {
+            active += !t->mask || t->mask[j];
+        }
+        for (int j = 0; j < w->n; j++) {
+            if (w->t[j].rollout == t->rollout) {
+                w->t[j].denom += active;
+            }
+        }
+    }
+}
+
+static int loop_prepare(struct loop *l, struct loop_work *w, struct err *e)
+{
+    struct adv_reward_opts ro;
+    train_opts_reward(l->c.o, &ro);
+    w->s = l->batch ? batch_samples(l->batch, &w->n) : l->loaded;
+    w->n = l->batch ? w->n : l->nloaded;
+    w->t = arena_alloc(&w->mem, sizeof *w->t * (size_t)w->n);
+    w->raw = loop_floats(w, w->n);
+    w->shaped = loop_floats(w, w->n);
+    w->group = arena_alloc(&w->mem, sizeof *w->group * (size_t)w->n);
+    w->rollout = arena_alloc(&w->mem, sizeof *w->rollout * (size_t)w->n);
+    for (int i = 0; i < w->n; i++) {
+        struct sample *s = w->s[i];
+        struct train_sample *t = &w->t[i];
+        if (!isfinite(s->reward)) {
+            return ERR(e, STATUS_INPUT, "sample %lld has no reward", (long long)s->index);
+        }
+        w->raw[i] = (float)s->reward;
+        w->group[i] = s->group_index;
+        w->rollout[i] = s->rollout_id;
+        t->tokens = s->tokens;
+        t->prompt = s->prompt_len;
+        t->response = s->response_len;
+        t->mask = s->mask;
+        if (s->remove) {
+            t->mask = arena_alloc(&w->mem, (size_t)s->response_len + 1);
+        }
+        t->rollout = s->rollout_id;
+        t->roll = s->logps;
+        t->exact = s->logps && l->batch != NULL;
+        for (int k = 0; k < s->nsegments; k++) {
+            t->exact = t->exact && s->segments[k].exact &&
+                       s->segments[k].version == l->c.train->version(l->c.train->self);
+        }
+    }
+    loop_denoms(w);
+    return adv_rewards(&ro, w->n, w->raw, w->group, w->rollout, w->shaped, e);
+}
+
+/* Old log-probs where the rollout's are not the policy's own, reference log-probs where asked. */
+static int loop_score(struct loop *l, struct loop_work *w, struct err *e)
+{
+    const struct train_opts *o = l->c.o;
+    int need = 0, rc = STATUS_OK;
+
+    for (int i = 0; i < w->n; i++) {
+        struct train_sample *t = &w->t[i];
+        if (o->use_rollout_logprobs && !t->roll) {
+            return ERR(e, STATUS_INPUT,
+                       "--use-rollout-logprobs: sample %lld has no rollout log-probs",
+                       (long long)w->s[i]->index);
+        }
+        if (t->exact || o->use_rollout_logprobs) {
+            t->old = t->roll; /* equal to a recomputed pass, bit for bit */
+        } else {
+            need = 1;
+        }
+    }
+    if (need && train_opts_needs_old_pass(o)) {
+        double t0 = loop_now(l);
+        for (int i = 0; i < w->n; i++) {
+            w->t[i].logp_out = w->t[i].old ? NULL : loop_floats(w, w->t[i].response);
+        }
+        rc = l->c.train->score(l->c.train->self, w->t, w->n, e);
+        for (int i = 0; i < w->n; i++) {
+            w->t[i].old = w->t[i].old ? w->t[i].old : w->t[i].logp_out;
+            w->t[i].logp_out = NULL;
+        }
+        metric_put(l->row, "perf/log_probs_time", loop_now(l) - t0);
+    }
+    if (rc == STATUS_OK && train_opts_needs_ref(o)) {
+        double t0 = loop_now(l);
+        for (int i = 0; i < w->n; i++) {
+            w->t[i].logp_out = loop_floats(w, w->t[i].response);
+        }
+        rc = l->c.train->score_ref(l->c.train->self, w->t, w->n, e);
+        for (int i = 0; i < w->n; i++) {
+            w->t[i].ref = w->t[i].logp_out;
+            w->t[i].logp_out = NULL;
+        }
+        metric_put(l->row, "perf/ref_log_probs_time", loop_now(l) - t0);
+    }
+    return rc;
+}
+
+static int loop_advantages(struct loop *l, struct loop_work *w, struct err *e)
+{
+    struct adv_opts ao;
+    struct adv_sample *a = arena_alloc(&w->mem, sizeof *a * (size_t)w->n);
+    int rc = STATUS_OK;
+
+    train_opts_adv(l->c.o, &ao);
+    for (int i = 0; rc == STATUS_OK && i < w->n; i++) {
+        struct train_sample *t = &w->t[i];
+        float *kl = NULL;
+        if (ao.kl_coef != 0.0f && t->ref) {
+            kl = loop_floats(w, t->response);
+            for (int j = 0; j < t->response; j++) {
+                kl[j] =
+                    loss_kl((enum loss_kl)l->c.o->kl_loss_type, t->old[j], t->ref[j], 1.0f, NULL);
+            }
+        }
+        a[i].len = t->response;
+        a[i].mask = t->mask;
+        a[i].reward = w->shaped[i];
+        a[i].kl = kl;
+        a[i].adv = loop_floats(w, t->response);
+        t->adv = a[i].adv;
+        rc = adv_fill(&ao, &a[i], e);
+    }
+    if (rc == STATUS_OK && l->c.o->normalize_advantages) {
+        rc = adv_whiten(a, w->n, e);
+    }
+    return rc;
+}
+
+static void loop_report(struct loop *l, const struct trainer_report *r, const struct optim_hyper *h,
+                        int64_t step)
+{
+    struct loss_opts lo;
+    char name[96];
+    train_opts_loss(l->c.o, &lo);
+    for (int m = 0; m < LOSS_NMETRICS; m++) {
+        double v;
+        if (m != LOSS_MAX_DIFF && loss_metric(&lo, &r->step, &r->sums, (enum loss_metric)m, &v)) {
+            snprintf(name, sizeof name, "train/%s", loss_metric_name((enum loss_metric)m));
+            metric_put(l->row, name, v);
+        }
+    }
+    metric_put(l->row, "train/grad_norm", r->grad_norm);
+    metric_put(l->row, "train/lr-pg_0", h->lr);
+    metric_put_int(l->row, "train/step", step);
+    if (r->exact_tokens) {
+        metric_put(l->row, "train/forward_logp_max_diff", (double)r->max_diff);
+    }
+    metric_put_int(l->row, "train/exact_tokens", r->exact_tokens);
+    metric_put(l->row, "perf/forward_time", r->forward_s);
+    metric_put(l->row, "perf/backward_time", r->backward_s);
+    metric_put(l->row, "perf/optimizer_time", r->optim_s);
+    metric_put_int(l->row, "perf/micro_batches", r->micro_batches);
+    metric_put_int(l->row, "perf/samples_without_gradient", r->idle_samples);
+}
+
+static int loop_steps(struct loop *l, struct loop_work *w, struct err *e)
+{
+    const struct train_opts *o = l->c.o;
+    int64_t gbs = o->global_batch_size, steps = w->n / gbs;
+    int64_t rows = 0;
+    double t0 = loop_now(l);
+
+    if (steps < 1) {
+        return ERR(e, STATUS_INPUT, "%d samples do not fill a global batch of %lld", w->n,
+                   (long long)gbs);
+    }
+    for (int64_t k = 0; k < steps; k++) {
+        struct trainer_report r;
+        struct optim_hyper h = {
+            lrsched_lr(&l->sched, l->sched_pos),    o->adam_beta1, o->adam_beta2, o->adam_eps,
+            lrsched_wd_at(&l->sched, l->sched_pos), o->clip_grad};
+        int rc;
+        loop_say(l, "train", (int)k, (int)steps, NULL);
+        for (int64_t i = k * gbs; k > 0 && i < (k + 1) * gbs; i++) {
+            w->t[i].exact = 0; /* the weights have moved since the rollout */
+        }
+        rc = l->c.train->step(l->c.train->self, w->t + k * gbs, (int)gbs, &h, &r, e);
+        if (rc != STATUS_OK) {
+            return rc;
+        }
+        l->sched_pos += r.step.rollouts;
+        rows += r.rows;
+        loop_report(l, &r, &h, l->rollout * steps + k);
+        rc = loop_record(l, JOURNAL_STEP, json_pack("{s:I}", "step", (json_int_t)k), e);
+        if (rc != STATUS_OK) {
+            return rc;
+        }
+    }
+    metric_put(l->row, "perf/actor_train_time", loop_now(l) - t0);
+    metric_put(l->row, "perf/actor_train_tok_per_s", (double)rows / (loop_now(l) - t0));
+    return STATUS_OK;
+}
+
+static int loop_train(struct loop *l, struct err *e)
+{
+    struct loop_work w;
+    double t0 = loop_now(l);
+    int rc;
+
+    memset(&w, 0, sizeof w);
+    arena_init(&w.mem, 1 << 20);
+    rc = loop_prepare(l, &w, e);
+    if (rc == STATUS_OK) {
+        rollmetric_rollout(l->row, w.s, w.n, w.shaped);
+        rc = loop_score(l, &w, e);
+    }
+    if (rc == STATUS_OK) {
+        rc = loop_advantages(l, &w, e);
+    }
+    if (rc == STATUS_OK) {
+        rc = loop_steps(l, &w, e);
+    }
+    arena_fini(&w.mem);
+    metric_put(l->row, "perf/train_time", loop_now(l) - t0);
+    l->state = LOOP_SAVE;
+    return rc == STATUS_OK ? STATUS_AGAIN : rc;
+}
+
+/* ---- saving and the next step ------------------------------------------------------------------
+ */
+
+/* 1 when every file of the folder is one that an export writes: such a folder may be replaced. */
+static int loop_is_export(const char *dir)
+{
+    static const char *const names[] = {"config.json",
+                                        "generation_config.json",
+                                        "tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "chat_template.jinja",
+                                        ".",
+                                        ".."};
+    DIR *d = opendir(dir);
+    struct dirent *de;
+    int all = d != NULL, found = 0;
+
+    while (d && all && (de = readdir(d))) {
+        int known = strncmp(de->d_name, "model", 5) == 0 && strstr(de->d_name, ".safetensors");
+        for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+            known |= strcmp(de->d_name, names[i]) == 0;
+        }
+        found |= strstr(de->d_name, ".safetensors") != NULL;
+        all = known;
+    }
+    if (d) {
+        closedir(d);
+    }
+    return all && found;
+}
+
+static int loop_export(struct loop *l, struct err *e)
+{
+    char id[32], *dir;
+    int rc = STATUS_OK;
+    snprintf(id, sizeof id, "%lld", (long long)l->rollout);
+    dir = conf_expand(l->c.o->save_hf, id);
+    if (loop_is_export(dir)) {
+        char *model = realpath(l->c.o->hf_checkpoint ? l->c.o->hf_checkpoint : dir, NULL);
+        char *here = realpath(dir, NULL);
+        if (l->c.o->hf_checkpoint && model && here && strcmp(model, here) == 0) {
+            rc = ERR(e, STATUS_INPUT, "--save-hf %s is the model the run started from", dir);
+        } else {
+            rc = fsio_remove_tree(dir, e); /* an earlier export */
+        }
+        free(model);
+        free(here);
+    }
+    if (rc == STATUS_OK) {
+        rc = l->c.train->export_hf(l->c.train->self, dir, e);
+    }
+    mem_free(dir);
+    return rc;
+}
+
+/* Writes the rollout's export and metrics, and its checkpoint last: a run that is killed behind the
+ * checkpoint has lost nothing of what came before it. */
+static int loop_write(struct loop *l, int due, struct err *e)
+{
+    const struct train_opts *o = l->c.o;
+    int rc = STATUS_OK;
+    double t0 = loop_now(l);
+
+    if (l->c.train && due && o->save_hf) {
+        loop_say(l, "save", 0, 1, NULL);
+        rc = loop_export(l, e);
+        metric_put(l->row, "perf/export_hf_time", loop_now(l) - t0);
+    }
+    if (l->save_s > 0.0) {
+        metric_put(l->row, "perf/save_model_time", l->save_s); /* of the checkpoint before */
+        l->save_s = 0.0;
+    }
+    metric_put(l->row, "perf/step_time", loop_now(l) - l->t_step);
+    loop_say(l, "step", 1, 1, l->row);
+    metric_emit(l->row);
+    l->row = NULL;
+    if (rc == STATUS_OK && l->c.train && due && o->save) {
+        json_t *state = loop_state(l);
+        loop_say(l, "save", 0, 1, NULL);
+        t0 = loop_now(l);
+        rc = l->c.train->save(l->c.train->self, o->save, l->rollout, !o->no_save_optim, state, e);
+        json_decref(state);
+        l->save_s = loop_now(l) - t0;
+        if (rc == STATUS_OK) {
+            rc = loop_record(l, JOURNAL_SAVED,
+                             json_pack("{s:I}", "iteration", (json_int_t)l->rollout), e);
+        }
+    }
+    return rc;
+}
+
+static int loop_save(struct loop *l, struct err *e)
+{
+    const struct train_opts *o = l->c.o;
+    int64_t done = l->rollout + 1;
+    int stop = l->c.world->stopping(l->c.world->self);
+    int last = done == l->c.num_rollout || stop ||
+               (o->debug_exit_after_rollout != CONF_UNSET &&
+                done - l->c.start_rollout >= o->debug_exit_after_rollout);
+    int due = last || (o->save_interval != CONF_UNSET && done % o->save_interval == 0);
+    int rc = loop_write(l, due, e);
+
+    batch_free(l->batch);
+    l->batch = NULL;
+    loop_drop_loaded(l);
+    l->rollout = done;
+    l->after_eval = last ? LOOP_DONE : LOOP_ROLLOUT_BEGIN;
+    l->state = rc == STATUS_OK && !stop && loop_eval_due(l, done) ? LOOP_EVAL_BEGIN : l->after_eval;
+    return rc == STATUS_OK ? STATUS_AGAIN : rc;
+}
+
+static int loop_start(struct loop *l)
+{
+    const struct train_opts *o = l->c.o;
+    /* a resumed run makes the evaluation that its checkpoint was followed by */
+    int eval = l->rollout > 0 ? loop_eval_due(l, l->rollout)
+                              : l->c.nevals && l->c.rollout && o->eval_interval != CONF_UNSET &&
+                                    !o->skip_eval_before_train;
+    l->after_eval = l->rollout >= l->c.num_rollout ? LOOP_DONE : LOOP_ROLLOUT_BEGIN;
+    l->state = eval ? LOOP_EVAL_BEGIN : l->after_eval;
+    return STATUS_AGAIN;
+}
+
+int loop_tick(struct loop *l, struct err *e)
+{
+    switch (l->state) {
+    case LOOP_START: return loop_start(l);
+    case LOOP_EVAL_BEGIN: return loop_eval_begin(l, e);
+    case LOOP_EVAL_RUN: return loop_eval_run(l, e);
+    case LOOP_ROLLOUT_BEGIN: return loop_rollout_begin(l, e);
+    case LOOP_ROLLOUT_RUN: return loop_rollout_run(l, e);
+    case LOOP_TRAIN: return loop_train(l, e);
+    case LOOP_SAVE: return loop_save(l, e);
+    default: return STATUS_OK;
+    }
+}

@@ -1,0 +1,64 @@
+/* The training loop: an event state machine over ports, a reward hub and a world.
+ *
+ *     struct loop *l;
+ *     loop_open(&cfg, &l, &e);
+ *     while ((rc = loop_tick(l, &e)) == STATUS_AGAIN) { }       0: finished
+ *     loop_close(l);
+ *
+ * One rollout: take prompts, sample, score, normalise, train, save, evaluate. A tick does a bounded
+ * piece of it, so a caller may look at the clock or stop between ticks. */
+#ifndef RL_LOOP_H
+#define RL_LOOP_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+#include "rl/port.h"
+#include "rl/train_opts.h"
+
+struct err;
+struct hub;
+struct journal;
+struct promptenc;
+struct prompts;
+struct world;
+
+struct loop_eval_set {
+    char *name;
+    struct prompts *data;
+};
+
+/* What a step looked like, for progress lines. */
+struct loop_progress {
+    int64_t rollout, num_rollout;
+    const char *phase; /* "rollout", "train", "eval", "save", "step": the last ends a rollout */
+    int done, total;   /* samples of the phase */
+    const json_t
+        *row; /* metrics of the rollout at "step", of the evaluation at "eval" end; or NULL */
+};
+
+struct loop_cfg {
+    const struct train_opts *o;
+    const struct rollout_port *rollout; /* NULL: --debug-train-only */
+    const struct trainer_port *train;   /* NULL: --debug-rollout-only */
+    struct hub *hub, *eval_hub;
+    const struct promptenc *enc;
+    struct prompts *data; /* NULL with --load-debug-rollout-data */
+    struct loop_eval_set *evals;
+    int nevals;
+    const struct world *world;
+    struct journal *journal; /* or NULL */
+    int64_t start_rollout, num_rollout;
+    int64_t sched_pos; /* rollouts trained before */
+    void (*progress)(void *arg, const struct loop_progress *p);
+    void *progress_arg;
+};
+
+struct loop;
+int loop_open(const struct loop_cfg *cfg, struct loop **out, struct err *e);
+int loop_tick(struct loop *l, struct err *e);
+void loop_close(struct loop *l);
+/* State for a checkpoint after rollout `done`; the caller owns it. */
+json_t *loop_state(const struct loop *l);
+
+#endif

@@ -1,0 +1,67 @@
+/* What the loop needs of engines and trainers, and nothing more. The loop knows no processes, no
+ * sockets and no memory layout: one host, remote servers or an MPI gang stand behind these tables.
+ *
+ * Every call returns STATUS_* and must return soon; a port that computes in this process does a
+ * bounded piece of work per call. */
+#ifndef RL_PORT_H
+#define RL_PORT_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+struct err;
+struct train_sample;
+struct trainer_report;
+struct optim_hyper;
+
+/* A prompt with n samples. */
+struct port_group {
+    int64_t id;
+    const int32_t *tokens;
+    int ntokens, n, max_new;
+    float temperature, top_p;
+    int top_k;
+    int ignore_eos;
+    int nstop;
+    int32_t stop[16];
+    uint64_t seed;
+    uint32_t stream; /* RNG_TRAIN or RNG_EVAL */
+    int64_t sample;  /* number of its first sample */
+};
+
+enum port_finish { PORT_STOP, PORT_LENGTH, PORT_ABORT };
+
+struct port_answer {
+    int64_t group;
+    int sample;            /* 0 .. n-1 */
+    const int32_t *tokens; /* valid until the next poll */
+    const float *logps;
+    int ntokens;
+    enum port_finish finish;
+    int64_t version;
+    int exact; /* 1: computed by a device that promises the trainer's bits */
+};
+
+struct rollout_port {
+    int (*submit)(void *self, const struct port_group *g, struct err *e);
+    /* 0 with an answer; STATUS_AGAIN when none is ready yet; STATUS_END when nothing is running. */
+    int (*poll)(void *self, struct port_answer *a, struct err *e);
+    void *self;
+};
+
+struct trainer_port {
+    /* Log-probs under the current weights, into logp_out of each sample. */
+    int (*score)(void *self, struct train_sample *s, int n, struct err *e);
+    /* The same under the reference weights. */
+    int (*score_ref)(void *self, struct train_sample *s, int n, struct err *e);
+    /* One optimizer step; new weights are visible to the rollout port afterwards. */
+    int (*step)(void *self, struct train_sample *s, int n, const struct optim_hyper *h,
+                struct trainer_report *r, struct err *e);
+    int (*save)(void *self, const char *dir, int64_t iteration, int with_optim, const json_t *state,
+                struct err *e);
+    int (*export_hf)(void *self, const char *dir, struct err *e);
+    int64_t (*version)(void *self);
+    void *self;
+};
+
+#endif

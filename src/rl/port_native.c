@@ -1,0 +1,136 @@
+/* Owns the engine and the trainer of a one-process run. Trainer and engine read the same packed
+ * weights, so publishing a version copies nothing. */
+#include "rl/port_native.h"
+
+#include <string.h>
+
+#include "base/status.h"
+#include "model/hfdir.h"
+#include "model/weights.h"
+#include "model/wfile.h"
+#include "train/ckpt.h"
+
+static int native_submit(void *self, const struct port_group *g, struct err *e)
+{
+    struct port_native *p = self;
+    struct engine_group q;
+    memset(&q, 0, sizeof q);
+    q.id = g->id;
+    q.tokens = g->tokens;
+    q.ntokens = g->ntokens;
+    q.n = g->n;
+    q.max_new = g->max_new;
+    q.sampling.temperature = g->temperature;
+    q.sampling.top_p = g->top_p;
+    q.sampling.top_k = g->top_k;
+    q.ignore_eos = g->ignore_eos;
+    q.nstop = g->nstop;
+    memcpy(q.stop, g->stop, sizeof q.stop);
+    q.key.seed = g->seed;
+    q.key.stream = g->stream;
+    q.key.sample = (uint64_t)g->sample;
+    return engine_submit(p->engine, &q, e);
+}
+
+static int native_poll(void *self, struct port_answer *a, struct err *e)
+{
+    struct port_native *p = self;
+    struct engine_result r;
+    int rc;
+
+    if (!engine_take(p->engine, &r)) {
+        rc = engine_step(p->engine, e);
+        if (rc != STATUS_OK) {
+            return rc;
+        }
+        if (!engine_take(p->engine, &r)) {
+            return STATUS_AGAIN;
+        }
+    }
+    a->group = r.group;
+    a->sample = r.sample;
+    a->tokens = r.tokens;
+    a->logps = r.logps;
+    a->ntokens = r.ntokens;
+    a->finish = (enum port_finish)r.finish;
+    a->version = r.weight_version;
+    a->exact = (p->w->dev->caps & DEVICE_ROW_EXACT) != 0;
+    return STATUS_OK;
+}
+
+static int native_score(void *self, struct train_sample *s, int n, struct err *e)
+{
+    struct port_native *p = self;
+    return trainer_score(p->trainer, s, n, e);
+}
+
+static int native_score_ref(void *self, struct train_sample *s, int n, struct err *e)
+{
+    struct port_native *p = self;
+    return trainer_score_with(p->ref, p->max_tokens, p->temperature, s, n, e);
+}
+
+static int native_step(void *self, struct train_sample *s, int n, const struct optim_hyper *h,
+                       struct trainer_report *r, struct err *e)
+{
+    struct port_native *p = self;
+    return trainer_step(p->trainer, s, n, h, r, e);
+}
+
+static int native_save(void *self, const char *dir, int64_t iteration, int with_optim,
+                       const json_t *state, struct err *e)
+{
+    struct port_native *p = self;
+    return ckpt_save(dir, iteration, trainer_optim(p->trainer), with_optim, state, e);
+}
+
+static int native_tensor(void *arg, const char *name, uint16_t *dst, int64_t count, struct err *e)
+{
+    return weights_read_bf16(arg, name, dst, count, e);
+}
+
+static int native_export(void *self, const char *dir, struct err *e)
+{
+    struct port_native *p = self;
+    return hfdir_write(dir, p->src, native_tensor, p->w, e);
+}
+
+static int64_t native_version(void *self)
+{
+    struct port_native *p = self;
+    return p->w->version;
+}
+
+int port_native_open(struct port_native *p, struct weights *w, struct weights *ref,
+                     const struct wfile *src, const struct engine_opts *eo,
+                     const struct trainer_opts *to, struct err *e)
+{
+    int rc = STATUS_OK;
+    memset(p, 0, sizeof *p);
+    p->w = w;
+    p->ref = ref;
+    p->src = src;
+    p->rollout = (struct rollout_port){native_submit, native_poll, p};
+    p->train = (struct trainer_port){
+        native_score, native_score_ref, native_step, native_save, native_export, native_version, p};
+    if (eo) {
+        rc = engine_open(w, eo, &p->engine, e);
+    }
+    if (rc == STATUS_OK && to) {
+        p->max_tokens = to->max_tokens;
+        p->temperature = to->temperature;
+        rc = trainer_open(w, to, &p->trainer, e);
+    }
+    if (rc != STATUS_OK) {
+        port_native_close(p);
+    }
+    return rc;
+}
+
+void port_native_close(struct port_native *p)
+{
+    engine_close(p->engine);
+    trainer_close(p->trainer);
+    p->engine = NULL;
+    p->trainer = NULL;
+}

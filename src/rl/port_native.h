@@ -1,0 +1,30 @@
+/* Both ports on this host: engine and trainer in one process, over the same packed weights. */
+#ifndef RL_PORT_NATIVE_H
+#define RL_PORT_NATIVE_H
+
+#include "engine/engine.h"
+#include "rl/port.h"
+#include "train/trainer.h"
+
+struct err;
+struct weights;
+struct wfile;
+
+struct port_native {
+    struct weights *w, *ref; /* borrowed; ref may be NULL */
+    const struct wfile *src; /* borrowed: texts for exports */
+    struct engine *engine;   /* owned; NULL when training only */
+    struct trainer *trainer; /* owned; NULL when sampling only */
+    struct rollout_port rollout;
+    struct trainer_port train;
+    int max_tokens;
+    float temperature;
+};
+
+/* eo or to NULL leaves that side out. */
+int port_native_open(struct port_native *p, struct weights *w, struct weights *ref,
+                     const struct wfile *src, const struct engine_opts *eo,
+                     const struct trainer_opts *to, struct err *e);
+void port_native_close(struct port_native *p);
+
+#endif

@@ -1,0 +1,146 @@
+/* Owns the statistics of samples. Sums are exact, so they do not depend on the order of samples. */
+#include "rl/rollmetric.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "base/metric.h"
+#include "num/exact.h"
+#include "rl/sample.h"
+
+static int rollmetric_by_value(const void *a, const void *b)
+{
+    int x = *(const int *)a, y = *(const int *)b;
+    return (x > y) - (x < y);
+}
+
+static void rollmetric_name(json_t *row, const char *prefix, const char *name, double v)
+{
+    char full[160];
+    snprintf(full, sizeof full, "%s/%s", prefix, name);
+    metric_put(row, full, v);
+}
+
+void rollmetric_lengths(json_t *row, const char *prefix, struct sample *const *s, int n)
+{
+    int *len = mem_alloc(sizeof *len * (size_t)(n + 1));
+    double sum = 0.0;
+    int truncated = 0;
+    for (int i = 0; i < n; i++) {
+        len[i] = s[i]->response_len;
+        sum += len[i];
+        truncated += s[i]->status == SAMPLE_TRUNCATED;
+    }
+    qsort(len, (size_t)n, sizeof *len, rollmetric_by_value);
+    if (n) {
+        rollmetric_name(row, prefix, "response_len/mean", sum / n);
+        rollmetric_name(row, prefix, "response_len/median",
+                        n % 2 ? len[n / 2] : (len[n / 2 - 1] + len[n / 2]) / 2.0);
+        rollmetric_name(row, prefix, "response_len/max", len[n - 1]);
+        rollmetric_name(row, prefix, "response_len/min", len[0]);
+        rollmetric_name(row, prefix, "truncated_ratio", (double)truncated / n);
+    }
+    mem_free(len);
+}
+
+void rollmetric_zero_std(json_t *row, struct sample *const *s, int n)
+{
+    int groups = 0, zero = 0, zeros = 0, ones = 0;
+    for (int i = 0; i < n;) {
+        int j = i + 1, same = 1;
+        while (j < n && s[j]->group_index == s[i]->group_index) {
+            same &= s[j]->reward == s[i]->reward;
+            j++;
+        }
+        groups++;
+        if (same) {
+            char name[64];
+            json_t *old;
+            snprintf(name, sizeof name, "rollout/zero_std/count_%.1f", s[i]->reward);
+            old = json_object_get(row, name);
+            metric_put_int(row, name, json_integer_value(old) + 1);
+            zero++;
+            zeros += s[i]->reward == 0.0;
+            ones += s[i]->reward == 1.0;
+        }
+        i = j;
+    }
+    if (groups) {
+        metric_put(row, "rollout/zero_std/all_zero_percentage", 100.0 * zeros / groups);
+        metric_put(row, "rollout/zero_std/all_one_percentage", 100.0 * ones / groups);
+    }
+    (void)zero;
+}
+
+void rollmetric_rollout(json_t *row, struct sample *const *s, int n, const float *shaped)
+{
+    struct exact raw, norm, logp;
+    double total = 0.0, response = 0.0;
+    int truncated = 0;
+    int64_t lo = INT64_MAX, hi = INT64_MIN;
+    double versions = 0.0;
+
+    exact_init(&raw);
+    exact_init(&norm);
+    exact_init(&logp);
+    for (int i = 0; i < n; i++) {
+        exact_add(&raw, s[i]->reward);
+        exact_add_f32(&norm, shaped[i]);
+        total += s[i]->prompt_len + s[i]->response_len;
+        response += s[i]->response_len;
+        truncated += s[i]->status == SAMPLE_TRUNCATED;
+        if (s[i]->logps) {
+            struct exact one;
+            exact_init(&one);
+            exact_add_f32v(&one, s[i]->logps, (size_t)s[i]->response_len);
+            exact_add(&logp, exact_value(&one) / (s[i]->response_len ? s[i]->response_len : 1));
+        }
+        if (s[i]->nsegments) {
+            int64_t v = s[i]->segments[0].version;
+            lo = v < lo ? v : lo;
+            hi = v > hi ? v : hi;
+            versions += (double)v;
+        }
+    }
+    if (!n) {
+        return;
+    }
+    metric_put(row, "rollout/raw_reward", exact_value(&raw) / n);
+    metric_put(row, "rollout/rewards", exact_value(&norm) / n);
+    metric_put(row, "rollout/response_lengths", response / n);
+    metric_put(row, "rollout/total_lengths", total / n);
+    metric_put(row, "rollout/truncated", (double)truncated / n);
+    metric_put(row, "rollout/rollout_log_probs", exact_value(&logp) / n);
+    metric_put(row, "rollout/weight_version/mean", versions / n);
+    metric_put_int(row, "rollout/weight_version/min", lo);
+    metric_put_int(row, "rollout/weight_version/max", hi);
+}
+
+double rollmetric_eval(json_t *row, const char *name, struct sample *const *s, int n)
+{
+    struct exact sum;
+    char full[160];
+    int none = 0, truncated = 0;
+    double mean;
+
+    exact_init(&sum);
+    for (int i = 0; i < n; i++) {
+        if (isfinite(s[i]->reward)) {
+            exact_add(&sum, s[i]->reward);
+        } else {
+            none++;
+        }
+        truncated += s[i]->status == SAMPLE_TRUNCATED;
+    }
+    mean = n > none ? exact_value(&sum) / (n - none) : NAN;
+    snprintf(full, sizeof full, "eval/%s", name);
+    metric_put(row, full, mean);
+    rollmetric_lengths(row, full, s, n);
+    snprintf(full, sizeof full, "eval/%s-none_reward_ratio", name);
+    metric_put(row, full, n ? (double)none / n : 0.0);
+    snprintf(full, sizeof full, "eval/%s-truncated_ratio", name);
+    metric_put(row, full, n ? (double)truncated / n : 0.0);
+    return mean;
+}

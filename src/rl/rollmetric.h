@@ -1,0 +1,19 @@
+/* Metrics of a batch of samples, under Miles' names (rollout/..., eval/...). */
+#ifndef RL_ROLLMETRIC_H
+#define RL_ROLLMETRIC_H
+
+#include <jansson.h>
+
+struct sample;
+
+/* prefix "rollout" or "eval/NAME": response_len/{mean,median,max,min}, truncated_ratio. */
+void rollmetric_lengths(json_t *row, const char *prefix, struct sample *const *s, int n);
+/* rollout/zero_std/...: groups whose rewards are all equal. Samples in ascending index. */
+void rollmetric_zero_std(json_t *row, struct sample *const *s, int n);
+/* rollout/raw_reward, rewards, response_lengths, total_lengths, truncated, rollout_log_probs,
+ * weight_version/...; shaped (n) are the normalised rewards. */
+void rollmetric_rollout(json_t *row, struct sample *const *s, int n, const float *shaped);
+/* eval/NAME (mean reward), NAME-none_reward_ratio, NAME-truncated_ratio. Returns the mean. */
+double rollmetric_eval(json_t *row, const char *name, struct sample *const *s, int n);
+
+#endif

@@ -1,0 +1,649 @@
+/* Owns the option table of `miles train` and the rules between options. Names, types and defaults
+ * are Miles' with its default (Megatron) trainer; what Miles leaves to its parser is checked here,
+ * once, so that the loop never meets a combination it does not know. */
+#include "rl/train_opts.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/status.h"
+
+#define O(f)   offsetof(struct train_opts, f)
+#define COUNT  "[1,1000000000]"
+#define TOKENS "[1,16777216]"
+
+const struct conf_opt train_opts_table[] = {
+    {"hf-checkpoint", CONF_STR, NULL, NULL, "model: a Hugging Face folder or a GGUF file",
+     O(hf_checkpoint), "checkpoint", NULL},
+    {"load", CONF_STR, NULL, NULL, "folder of trainer checkpoints to resume from", O(load),
+     "checkpoint", NULL},
+    {"save", CONF_STR, NULL, NULL, "folder for trainer checkpoints", O(save), "checkpoint", NULL},
+    {"save-interval", CONF_INT, NULL, COUNT, "rollouts between checkpoints", O(save_interval),
+     "checkpoint", NULL},
+    {"no-save-optim", CONF_SWITCH, NULL, NULL, "leave the optimizer's state out of checkpoints",
+     O(no_save_optim), "checkpoint", NULL},
+    {"ref-load", CONF_STR, NULL, NULL,
+     "reference model; also the first weights when --load is empty", O(ref_load), "checkpoint",
+     NULL},
+    {"save-hf", CONF_PATH, NULL, NULL, "Hugging Face export at each save, {rollout_id} in the name",
+     O(save_hf), "checkpoint", NULL},
+    {"start-rollout-id", CONF_INT, NULL, "[0,1000000000]",
+     "first rollout; from the checkpoint when unset", O(start_rollout_id), "checkpoint", NULL},
+
+    {"prompt-data", CONF_STR, NULL, NULL, "JSON lines, with a slice as FILE@[a:b]", O(prompt_data),
+     "data", NULL},
+    {"input-key", CONF_STR, "input", NULL, "key of the prompt: text or messages", O(input_key),
+     "data", NULL},
+    {"label-key", CONF_STR, NULL, NULL, "key of the label", O(label_key), "data", NULL},
+    {"metadata-key", CONF_STR, "metadata", NULL, "key of the metadata object", O(metadata_key),
+     "data", NULL},
+    {"tool-key", CONF_STR, "tools", NULL, "key of the tool list", O(tool_key), "data", NULL},
+    {"apply-chat-template", CONF_SWITCH, NULL, NULL, "render messages with the chat template",
+     O(apply_chat_template), "data", NULL},
+    {"apply-chat-template-kwargs", CONF_JSON, "{}", NULL, "variables for the template",
+     O(apply_chat_template_kwargs), "data", NULL},
+    {"chat-template-path", CONF_STR, NULL, NULL, "template file instead of the model's",
+     O(chat_template_path), "data", NULL},
+    {"rollout-shuffle", CONF_SWITCH, NULL, NULL, "shuffle the prompts each epoch",
+     O(rollout_shuffle), "data", NULL},
+    {"num-rollout", CONF_INT, NULL, COUNT, "rollouts in all", O(num_rollout), "data", NULL},
+    {"num-epoch", CONF_INT, NULL, COUNT, "passes over the data, where --num-rollout is unset",
+     O(num_epoch), "data", NULL},
+    {"rollout-batch-size", CONF_INT, NULL, "[1,1048576]", "prompts per rollout",
+     O(rollout_batch_size), "data", NULL},
+    {"n-samples-per-prompt", CONF_INT, "1", "[1,65536]", "samples per prompt: the group",
+     O(n_samples_per_prompt), "data", NULL},
+    {"global-batch-size", CONF_INT, NULL, COUNT, "samples per optimizer step", O(global_batch_size),
+     "data", NULL},
+    {"num-steps-per-rollout", CONF_INT, NULL, COUNT, "optimizer steps per rollout",
+     O(num_steps_per_rollout), "data", NULL},
+    {"micro-batch-size", CONF_INT, "1", "[1,65536]",
+     "samples per micro-batch without dynamic batches", O(micro_batch_size), "data", NULL},
+    {"use-dynamic-batch-size", CONF_SWITCH, NULL, NULL, "fill micro-batches by tokens",
+     O(use_dynamic_batch_size), "data", NULL},
+    {"max-tokens-per-gpu", CONF_INT, NULL, TOKENS, "tokens in a dynamic micro-batch",
+     O(max_tokens_per_gpu), "data", NULL},
+    {"balance-data", CONF_SWITCH, NULL, NULL, "equal tokens for all data-parallel ranks",
+     O(balance_data), "data", NULL},
+    {"over-sampling-batch-size", CONF_INT, NULL, "[1,1048576]",
+     "prompts asked for at a time; --rollout-batch-size when unset", O(over_sampling_batch_size),
+     "data", NULL},
+
+    {"rollout-temperature", CONF_FLOAT, "1.0", "[0,100]",
+     "sampling temperature; divides the trainer's logits too", O(rollout_temperature), "rollout",
+     NULL},
+    {"rollout-top-p", CONF_FLOAT, "1.0", "(0,1]", "nucleus", O(rollout_top_p), "rollout", NULL},
+    {"rollout-top-k", CONF_INT, "-1", "[-1,16777216]", "candidates; -1 is all", O(rollout_top_k),
+     "rollout", NULL},
+    {"rollout-max-response-len", CONF_INT, NULL, TOKENS, "new tokens at most",
+     O(rollout_max_response_len), "rollout", NULL},
+    {"rollout-max-prompt-len", CONF_INT, NULL, TOKENS,
+     "longer prompts are dropped at load and counted", O(rollout_max_prompt_len), "rollout", NULL},
+    {"rollout-max-context-len", CONF_INT, NULL, TOKENS, "prompt and response together",
+     O(rollout_max_context_len), "rollout", NULL},
+    {"rollout-stop", CONF_STRS, NULL, NULL, "texts that end a response", O(rollout_stop), "rollout",
+     NULL},
+    {"rollout-stop-token-ids", CONF_INTS, NULL, "[0,16777216]", "tokens that end a response",
+     O(rollout_stop_token_ids), "rollout", NULL},
+    {"rollout-ignore-eos", CONF_SWITCH, NULL, NULL, "sample on past end tokens, for measurements",
+     O(rollout_ignore_eos), "rollout", NULL},
+    {"rollout-skip-special-tokens", CONF_SWITCH, NULL, NULL,
+     "leave special tokens out of the response's text", O(rollout_skip_special_tokens), "rollout",
+     NULL},
+    {"rollout-seed", CONF_INT, "42", "[0,4611686018427387904]", "seed of shuffling and sampling",
+     O(rollout_seed), "rollout", NULL},
+    {"seed", CONF_INT, "1234", "[0,4611686018427387904]", "seed of the trainer", O(seed), "rollout",
+     NULL},
+
+    {"rm-type", CONF_STR, NULL, NULL, "built-in reward", O(rm_type), "reward", NULL},
+    {"custom-rm-path", CONF_STR, NULL, NULL, "reward function: pkg.module.fn or FILE.py:fn",
+     O(custom_rm_path), "reward", NULL},
+    {"reward-key", CONF_STR, NULL, NULL, "key of the reward when the function returns an object",
+     O(reward_key), "reward", NULL},
+    {"eval-reward-key", CONF_STR, NULL, NULL, "the same for evaluation", O(eval_reward_key),
+     "reward", NULL},
+    {"reward-workers", CONF_INT, "0", "[0,1024]", "processes for Python rewards; 0 chooses",
+     O(reward_workers), "reward", NULL},
+    {"reward-timeout", CONF_FLOAT, "30", "(0,86400]", "seconds for one reward call",
+     O(reward_timeout), "reward", NULL},
+    {"reward-python", CONF_STR, "python3", NULL, "interpreter of Python rewards", O(reward_python),
+     "reward", NULL},
+
+    {"eval-interval", CONF_INT, NULL, COUNT, "rollouts between evaluations", O(eval_interval),
+     "evaluation", NULL},
+    {"eval-prompt-data", CONF_STRS, NULL, NULL, "pairs of name and file", O(eval_prompt_data),
+     "evaluation", NULL},
+    {"skip-eval-before-train", CONF_SWITCH, NULL, NULL, "no evaluation before the first step",
+     O(skip_eval_before_train), "evaluation", NULL},
+    {"eval-input-key", CONF_STR, NULL, NULL, "as --input-key", O(eval_input_key), "evaluation",
+     NULL},
+    {"eval-label-key", CONF_STR, NULL, NULL, "as --label-key", O(eval_label_key), "evaluation",
+     NULL},
+    {"eval-tool-key", CONF_STR, NULL, NULL, "as --tool-key", O(eval_tool_key), "evaluation", NULL},
+    {"n-samples-per-eval-prompt", CONF_INT, "1", "[1,65536]", "samples per evaluation prompt",
+     O(n_samples_per_eval_prompt), "evaluation", NULL},
+    {"eval-temperature", CONF_FLOAT, NULL, "[0,100]", "as --rollout-temperature",
+     O(eval_temperature), "evaluation", NULL},
+    {"eval-top-p", CONF_FLOAT, NULL, "(0,1]", "as --rollout-top-p", O(eval_top_p), "evaluation",
+     NULL},
+    {"eval-top-k", CONF_INT, NULL, "[-1,16777216]", "as --rollout-top-k", O(eval_top_k),
+     "evaluation", NULL},
+    {"eval-max-response-len", CONF_INT, NULL, TOKENS, "as --rollout-max-response-len",
+     O(eval_max_response_len), "evaluation", NULL},
+    {"eval-max-prompt-len", CONF_INT, NULL, TOKENS, "as --rollout-max-prompt-len",
+     O(eval_max_prompt_len), "evaluation", NULL},
+
+    {"advantage-estimator", CONF_CHOICE, "grpo", ADV_CHOICES, "how rewards become advantages",
+     O(advantage_estimator), "algorithm", NULL},
+    {"loss-type", CONF_CHOICE, "policy_loss", LOSS_TYPE_CHOICES, "objective", O(loss_type),
+     "algorithm", NULL},
+    {"eps-clip", CONF_FLOAT, "0.2", "[0,1]", "lower clip of the ratio", O(eps_clip), "algorithm",
+     NULL},
+    {"eps-clip-high", CONF_FLOAT, NULL, "[0,inf)", "upper clip; --eps-clip when unset",
+     O(eps_clip_high), "algorithm", NULL},
+    {"eps-clip-c", CONF_FLOAT, NULL, "(1,inf)", "dual clip for negative advantages", O(eps_clip_c),
+     "algorithm", NULL},
+    {"kl-coef", CONF_FLOAT, "0.0", "(-inf,inf)", "weight of the KL in the reward", O(kl_coef),
+     "algorithm", NULL},
+    {"use-kl-loss", CONF_SWITCH, NULL, NULL, "KL to the reference in the loss", O(use_kl_loss),
+     "algorithm", NULL},
+    {"kl-loss-coef", CONF_FLOAT, "0.0", "(-inf,inf)", "weight of the KL in the loss",
+     O(kl_loss_coef), "algorithm", NULL},
+    {"kl-loss-type", CONF_CHOICE, "k1", LOSS_KL_CHOICES, "KL estimator", O(kl_loss_type),
+     "algorithm", NULL},
+    {"use-unbiased-kl", CONF_SWITCH, NULL, NULL, "weight the KL by the importance ratio",
+     O(use_unbiased_kl), "algorithm", NULL},
+    {"entropy-coef", CONF_FLOAT, "0.0", "(-inf,inf)", "weight of the entropy bonus",
+     O(entropy_coef), "algorithm", NULL},
+    {"observe-training-entropy", CONF_SWITCH, NULL, NULL,
+     "report the entropy although its weight is 0", O(observe_training_entropy), "algorithm", NULL},
+    {"gamma", CONF_FLOAT, "1.0", "[0,1]", "discount", O(gamma), "algorithm", NULL},
+    {"lambd", CONF_FLOAT, "1.0", "[0,1]", "lambda of generalised advantage estimation", O(lambd),
+     "algorithm", NULL},
+    {"normalize-advantages", CONF_SWITCH, NULL, NULL, "whiten advantages over the batch",
+     O(normalize_advantages), "algorithm", NULL},
+    {"disable-grpo-std-normalization", CONF_OFF, NULL, NULL, "do not divide by the group's spread",
+     O(grpo_std_normalization), "algorithm", "grpo_std_normalization"},
+    {"disable-rewards-normalization", CONF_OFF, NULL, NULL, "raw rewards", O(rewards_normalization),
+     "algorithm", "rewards_normalization"},
+    {"calculate-per-token-loss", CONF_SWITCH, NULL, NULL, "mean over tokens, not over rollouts",
+     O(calculate_per_token_loss), "algorithm", NULL},
+    {"use-rollout-logprobs", CONF_SWITCH, NULL, NULL, "the engine's log-probs are the old policy",
+     O(use_rollout_logprobs), "algorithm", NULL},
+    {"skip-actor-forward-only", CONF_SWITCH, NULL, NULL,
+     "no old-policy pass (one step per rollout)", O(skip_actor_forward_only), "algorithm", NULL},
+    {"use-tis", CONF_SWITCH, NULL, NULL, "truncated importance sampling", O(use_tis), "algorithm",
+     NULL},
+    {"tis-clip", CONF_FLOAT, "2.0", "[0,inf)", "upper bound of its weight", O(tis_clip),
+     "algorithm", NULL},
+    {"tis-clip-low", CONF_FLOAT, "0", "[0,inf)", "lower bound of its weight", O(tis_clip_low),
+     "algorithm", NULL},
+    {"use-opsm", CONF_SWITCH, NULL, NULL, "mask sequences that left the policy", O(use_opsm),
+     "algorithm", NULL},
+    {"opsm-delta", CONF_FLOAT, "1e-4", "(-inf,inf)", "its threshold", O(opsm_delta), "algorithm",
+     NULL},
+
+    {"lr", CONF_FLOAT, "1e-6", "[0,1000]", "learning rate", O(lr), "optimizer", NULL},
+    {"min-lr", CONF_FLOAT, "0.0", "[0,1000]", "floor of the schedule", O(min_lr), "optimizer",
+     NULL},
+    {"lr-decay-style", CONF_CHOICE, "linear", LRSCHED_CHOICES, "shape of the schedule",
+     O(lr_decay_style), "optimizer", NULL},
+    {"lr-decay-iters", CONF_INT, NULL, COUNT, "steps of the schedule; the whole run when unset",
+     O(lr_decay_iters), "optimizer", NULL},
+    {"lr-warmup-iters", CONF_INT, "0", "[0,1000000000]", "warm-up steps", O(lr_warmup_iters),
+     "optimizer", NULL},
+    {"lr-warmup-fraction", CONF_FLOAT, NULL, "[0,1]", "warm-up as a share of the schedule",
+     O(lr_warmup_fraction), "optimizer", NULL},
+    {"lr-warmup-init", CONF_FLOAT, "0.0", "[0,1000]", "learning rate at the start of the warm-up",
+     O(lr_warmup_init), "optimizer", NULL},
+    {"lr-wsd-decay-style", CONF_CHOICE, "exponential", LRSCHED_WSD_CHOICES,
+     "tail of the WSD schedule", O(lr_wsd_decay_style), "optimizer", NULL},
+    {"lr-wsd-decay-iters", CONF_INT, NULL, COUNT, "steps of that tail", O(lr_wsd_decay_iters),
+     "optimizer", NULL},
+    {"weight-decay", CONF_FLOAT, "0.01", "[0,1000]", "weight decay", O(weight_decay), "optimizer",
+     NULL},
+    {"start-weight-decay", CONF_FLOAT, NULL, "[0,1000]", "weight decay at the start",
+     O(start_weight_decay), "optimizer", NULL},
+    {"end-weight-decay", CONF_FLOAT, NULL, "[0,1000]", "weight decay at the end",
+     O(end_weight_decay), "optimizer", NULL},
+    {"weight-decay-incr-style", CONF_CHOICE, "constant", LRSCHED_WD_CHOICES,
+     "shape of the way from start to end", O(weight_decay_incr_style), "optimizer", NULL},
+    {"adam-beta1", CONF_FLOAT, "0.9", "[0,1)", "decay of the first moment", O(adam_beta1),
+     "optimizer", NULL},
+    {"adam-beta2", CONF_FLOAT, "0.999", "[0,1)", "decay of the second moment", O(adam_beta2),
+     "optimizer", NULL},
+    {"adam-eps", CONF_FLOAT, "1e-8", "(0,1]", "added to the root of the second moment", O(adam_eps),
+     "optimizer", NULL},
+    {"clip-grad", CONF_FLOAT, "1.0", "[0,inf)", "bound of the gradient's norm; 0 is none",
+     O(clip_grad), "optimizer", NULL},
+
+    {"colocate", CONF_SWITCH, NULL, NULL, "trainer and engine in one place", O(colocate),
+     "placement", NULL},
+    {"sglang-max-running-requests", CONF_INT, NULL, "[1,65536]", "samples decoded together",
+     O(sglang_max_running_requests), "placement", NULL},
+    {"sglang-mem-fraction-static", CONF_FLOAT, NULL, "(0,1)",
+     "share of free memory for the key-value cache", O(sglang_mem_fraction_static), "placement",
+     NULL},
+    {"sglang-context-length", CONF_INT, NULL, TOKENS,
+     "context of the engine; the model's when unset", O(sglang_context_length), "placement", NULL},
+    {"threads", CONF_INT, "0", "[0,4096]", "threads; 0 takes the usable cores", O(threads),
+     "placement", NULL},
+    {"isa", CONF_CHOICE, "auto", "auto|scalar|avx2|avx512|amx",
+     "instruction set; never changes a bit", O(isa), "placement", NULL},
+    {"numeric-leaves", CONF_INT, "0", "[0,64]",
+     "leaves of split contractions (R); 0 follows the model", O(numeric_leaves), "placement", NULL},
+
+    {"debug-rollout-only", CONF_SWITCH, NULL, NULL, "sample and score, do not train",
+     O(debug_rollout_only), "debug", NULL},
+    {"debug-train-only", CONF_SWITCH, NULL, NULL, "train on saved samples", O(debug_train_only),
+     "debug", NULL},
+    {"save-debug-rollout-data", CONF_PATH, NULL, NULL,
+     "file for each rollout's samples, {rollout_id} in the name", O(save_debug_rollout_data),
+     "debug", NULL},
+    {"load-debug-rollout-data", CONF_PATH, NULL, NULL, "samples to train on instead of sampling",
+     O(load_debug_rollout_data), "debug", NULL},
+    {"debug-exit-after-rollout", CONF_INT, NULL, COUNT,
+     "stop after so many rollouts, schedule unchanged", O(debug_exit_after_rollout), "debug", NULL},
+
+    {"custom-config-path", CONF_STR, NULL, NULL, "YAML or JSON merged over the flags",
+     O(custom_config_path), "run", NULL},
+    {"run-dir", CONF_STR, NULL, NULL, "folder for configuration, metrics and logs", O(run_dir),
+     "run", NULL},
+    {0}};
+
+static int is_set(int64_t v)
+{
+    return v != CONF_UNSET;
+}
+
+/* --- rules, one subject each --- */
+
+/* samples = rollout batch x group = global batch x steps. */
+static int derive_batch(struct train_opts *o, struct err *e)
+{
+    int64_t samples;
+
+    if (!is_set(o->rollout_batch_size)) {
+        return ERR(e, STATUS_INPUT, "--rollout-batch-size is needed");
+    }
+    samples = o->rollout_batch_size * o->n_samples_per_prompt;
+    if (is_set(o->num_steps_per_rollout)) {
+        int64_t gbs = samples / o->num_steps_per_rollout;
+        if (gbs < 1) {
+            return ERR(e, STATUS_INPUT,
+                       "--num-steps-per-rollout %lld is more than the %lld samples of a rollout",
+                       (long long)o->num_steps_per_rollout, (long long)samples);
+        }
+        if (is_set(o->global_batch_size) && o->global_batch_size != gbs) {
+            return ERR(e, STATUS_INPUT,
+                       "--global-batch-size %lld is not %lld: --rollout-batch-size %lld x "
+                       "--n-samples-per-prompt %lld / --num-steps-per-rollout %lld",
+                       (long long)o->global_batch_size, (long long)gbs,
+                       (long long)o->rollout_batch_size, (long long)o->n_samples_per_prompt,
+                       (long long)o->num_steps_per_rollout);
+        }
+        o->global_batch_size = gbs;
+    } else if (!is_set(o->global_batch_size)) {
+        o->global_batch_size = samples;
+    }
+    if (samples < o->global_batch_size) {
+        return ERR(e, STATUS_INPUT,
+                   "--global-batch-size %lld is more than the %lld samples of a rollout",
+                   (long long)o->global_batch_size, (long long)samples);
+    }
+    if (samples % o->global_batch_size != 0) {
+        return ERR(e, STATUS_INPUT,
+                   "a rollout of %lld samples is no multiple of --global-batch-size %lld",
+                   (long long)samples, (long long)o->global_batch_size);
+    }
+    o->num_steps_per_rollout = samples / o->global_batch_size;
+    return 0;
+}
+
+static int check_packing(const struct train_opts *o, struct err *e)
+{
+    if (o->use_dynamic_batch_size && !is_set(o->max_tokens_per_gpu)) {
+        return ERR(e, STATUS_INPUT, "--use-dynamic-batch-size needs --max-tokens-per-gpu");
+    }
+    if (!o->use_dynamic_batch_size && is_set(o->max_tokens_per_gpu)) {
+        return ERR(e, STATUS_INPUT,
+                   "--max-tokens-per-gpu has no effect without --use-dynamic-batch-size");
+    }
+    return 0;
+}
+
+static int derive_sampling(struct train_opts *o, struct err *e)
+{
+    if (!is_set(o->over_sampling_batch_size)) {
+        o->over_sampling_batch_size = o->rollout_batch_size;
+    }
+    if (o->over_sampling_batch_size < o->rollout_batch_size) {
+        return ERR(e, STATUS_INPUT,
+                   "--over-sampling-batch-size %lld is less than --rollout-batch-size %lld",
+                   (long long)o->over_sampling_batch_size, (long long)o->rollout_batch_size);
+    }
+    if (o->over_sampling_batch_size > o->rollout_batch_size) {
+        return ERR(e, STATUS_UNSUPPORTED,
+                   "--over-sampling-batch-size above --rollout-batch-size is known, not supported "
+                   "yet");
+    }
+    if (o->rollout_top_k == 0) {
+        return ERR(e, STATUS_INPUT, "--rollout-top-k 0 leaves no token; -1 is all");
+    }
+    if (is_set(o->rollout_max_context_len)) {
+        int64_t max = o->rollout_max_context_len - 1;
+        if (!is_set(o->rollout_max_prompt_len)) {
+            o->rollout_max_prompt_len = max;
+        }
+        if (o->rollout_max_prompt_len > max || max < 1) {
+            return ERR(e, STATUS_INPUT,
+                       "--rollout-max-prompt-len %lld leaves no room in "
+                       "--rollout-max-context-len %lld",
+                       (long long)o->rollout_max_prompt_len, (long long)o->rollout_max_context_len);
+        }
+    }
+    if (!is_set(o->rollout_max_response_len) && !o->debug_train_only) {
+        return ERR(e, STATUS_INPUT, "--rollout-max-response-len is needed");
+    }
+    return 0;
+}
+
+static void inherit_str(char **field, const char *from)
+{
+    if (!*field && from) {
+        *field = mem_strdup(from);
+    }
+}
+
+static int derive_eval(struct train_opts *o, struct err *e)
+{
+    if (o->eval_prompt_data.n % 2 != 0) {
+        return ERR(e, STATUS_INPUT,
+                   "--eval-prompt-data takes pairs of name and file, %lld words "
+                   "were given",
+                   (long long)o->eval_prompt_data.n);
+    }
+    for (int64_t i = 0; i < o->eval_prompt_data.n; i += 2) {
+        for (int64_t j = 0; j < i; j += 2) {
+            if (strcmp(o->eval_prompt_data.v[i], o->eval_prompt_data.v[j]) == 0) {
+                return ERR(e, STATUS_INPUT, "--eval-prompt-data names %.200s twice",
+                           o->eval_prompt_data.v[i]);
+            }
+        }
+    }
+    if (is_set(o->eval_interval) && o->eval_prompt_data.n == 0) {
+        return ERR(e, STATUS_INPUT, "--eval-interval needs --eval-prompt-data");
+    }
+    inherit_str(&o->eval_input_key, o->input_key);
+    inherit_str(&o->eval_label_key, o->label_key);
+    inherit_str(&o->eval_tool_key, o->tool_key);
+    inherit_str(&o->eval_reward_key, o->reward_key);
+    o->eval_temperature = isnan(o->eval_temperature) ? o->rollout_temperature : o->eval_temperature;
+    o->eval_top_p = isnan(o->eval_top_p) ? o->rollout_top_p : o->eval_top_p;
+    o->eval_top_k = is_set(o->eval_top_k) ? o->eval_top_k : o->rollout_top_k;
+    if (!is_set(o->eval_max_response_len)) {
+        o->eval_max_response_len = o->rollout_max_response_len;
+    }
+    if (!is_set(o->eval_max_prompt_len)) {
+        o->eval_max_prompt_len = o->rollout_max_prompt_len;
+    }
+    if (o->eval_top_k == 0) {
+        return ERR(e, STATUS_INPUT, "--eval-top-k 0 leaves no token; -1 is all");
+    }
+    return 0;
+}
+
+static int check_skip_forward(const struct train_opts *o, struct err *e)
+{
+    if (!o->skip_actor_forward_only) {
+        return 0;
+    }
+    if (o->num_steps_per_rollout != 1) {
+        return ERR(e, STATUS_INPUT,
+                   "--skip-actor-forward-only needs one optimizer step per rollout, there are %lld",
+                   (long long)o->num_steps_per_rollout);
+    }
+    if (o->kl_coef != 0) {
+        return ERR(e, STATUS_INPUT,
+                   "--skip-actor-forward-only leaves nothing for --kl-coef to "
+                   "compare");
+    }
+    return 0;
+}
+
+static int check_algorithm(struct train_opts *o, struct err *e)
+{
+    int est = o->advantage_estimator;
+
+    if (est == ADV_PPO) {
+        return ERR(e, STATUS_UNSUPPORTED, "--advantage-estimator ppo is known, not supported yet");
+    }
+    if (o->loss_type == LOSS_CUSTOM) {
+        return ERR(e, STATUS_UNSUPPORTED, "--loss-type custom_loss is known, not supported yet");
+    }
+    if (o->loss_type == LOSS_SFT) {
+        return ERR(e, STATUS_UNSUPPORTED, "--loss-type sft_loss is known, not supported yet");
+    }
+    if (o->kl_coef != 0 && o->kl_loss_coef != 0) {
+        return ERR(e, STATUS_INPUT, "--kl-coef and --kl-loss-coef are both set: choose one");
+    }
+    if (o->kl_loss_coef != 0 && !o->use_kl_loss) {
+        return ERR(e, STATUS_INPUT, "--kl-loss-coef has no effect without --use-kl-loss");
+    }
+    if (o->use_rollout_logprobs && o->use_tis) {
+        return ERR(e, STATUS_INPUT, "--use-rollout-logprobs and --use-tis exclude each other");
+    }
+    if ((est == ADV_REINFORCE_PP || est == ADV_REINFORCE_PP_BASELINE) && !o->normalize_advantages) {
+        return ERR(e, STATUS_INPUT,
+                   "--advantage-estimator reinforce_plus_plus* needs "
+                   "--normalize-advantages");
+    }
+    if (o->tis_clip_low > o->tis_clip) {
+        return ERR(e, STATUS_INPUT, "--tis-clip-low %g is above --tis-clip %g", o->tis_clip_low,
+                   o->tis_clip);
+    }
+    if (isnan(o->eps_clip_high)) {
+        o->eps_clip_high = o->eps_clip;
+    }
+    if (o->n_samples_per_prompt == 1 && o->grpo_std_normalization) {
+        o->grpo_std_normalization = 0;
+    }
+    return check_skip_forward(o, e);
+}
+
+static int check_schedule(struct train_opts *o, struct err *e)
+{
+    if (o->min_lr > o->lr) {
+        return ERR(e, STATUS_INPUT, "--min-lr %g is above --lr %g", o->min_lr, o->lr);
+    }
+    if (!isnan(o->lr_warmup_fraction) && o->lr_warmup_iters != 0) {
+        return ERR(e, STATUS_INPUT,
+                   "--lr-warmup-fraction and --lr-warmup-iters exclude each other");
+    }
+    if (is_set(o->lr_decay_iters) && o->lr_warmup_iters >= o->lr_decay_iters) {
+        return ERR(e, STATUS_INPUT, "--lr-warmup-iters %lld fills all of --lr-decay-iters %lld",
+                   (long long)o->lr_warmup_iters, (long long)o->lr_decay_iters);
+    }
+    if (o->lr_decay_style == LRSCHED_WSD && !is_set(o->lr_wsd_decay_iters)) {
+        return ERR(e, STATUS_INPUT, "--lr-decay-style WSD needs --lr-wsd-decay-iters");
+    }
+    if (o->weight_decay_incr_style == LRSCHED_WD_CONSTANT) {
+        if (!isnan(o->start_weight_decay) || !isnan(o->end_weight_decay)) {
+            return ERR(e, STATUS_INPUT,
+                       "--start-weight-decay and --end-weight-decay have no effect "
+                       "with --weight-decay-incr-style constant");
+        }
+        o->start_weight_decay = o->end_weight_decay = o->weight_decay;
+    } else if (isnan(o->start_weight_decay) || isnan(o->end_weight_decay)) {
+        return ERR(e, STATUS_INPUT,
+                   "--weight-decay-incr-style needs --start-weight-decay and "
+                   "--end-weight-decay");
+    }
+    return 0;
+}
+
+static int check_sources(const struct train_opts *o, struct err *e)
+{
+    if (!o->hf_checkpoint) {
+        return ERR(e, STATUS_INPUT, "--hf-checkpoint is needed");
+    }
+    if (o->debug_train_only && o->debug_rollout_only) {
+        return ERR(e, STATUS_INPUT,
+                   "--debug-train-only and --debug-rollout-only exclude each other");
+    }
+    if (o->debug_train_only && !o->load_debug_rollout_data) {
+        return ERR(e, STATUS_INPUT, "--debug-train-only needs --load-debug-rollout-data");
+    }
+    if (!o->prompt_data && !o->load_debug_rollout_data) {
+        return ERR(e, STATUS_INPUT, "--prompt-data is needed");
+    }
+    if (!is_set(o->num_rollout) && !is_set(o->num_epoch)) {
+        return ERR(e, STATUS_INPUT, "--num-rollout or --num-epoch is needed");
+    }
+    if (!o->rm_type && !o->custom_rm_path && !o->load_debug_rollout_data) {
+        return ERR(e, STATUS_INPUT, "--rm-type or --custom-rm-path is needed");
+    }
+    if (is_set(o->save_interval) && !o->save) {
+        return ERR(e, STATUS_INPUT, "--save-interval needs --save");
+    }
+    if (o->apply_chat_template_kwargs && !json_is_object(o->apply_chat_template_kwargs)) {
+        return ERR(e, STATUS_INPUT, "--apply-chat-template-kwargs is not a JSON object");
+    }
+    if (o->numeric_leaves & (o->numeric_leaves - 1)) {
+        return ERR(e, STATUS_INPUT, "--numeric-leaves %lld is no power of two",
+                   (long long)o->numeric_leaves);
+    }
+    if (o->ref_load && !train_opts_needs_ref(o) && !o->load) {
+        log_debug(opts, "--ref-load gives the first weights only: no KL is asked for");
+    }
+    return 0;
+}
+
+int train_opts_validate(struct train_opts *o, struct err *e)
+{
+    int rc = check_sources(o, e);
+    rc = rc ? rc : derive_batch(o, e);
+    rc = rc ? rc : check_packing(o, e);
+    rc = rc ? rc : derive_sampling(o, e);
+    rc = rc ? rc : derive_eval(o, e);
+    rc = rc ? rc : check_algorithm(o, e);
+    return rc ? rc : check_schedule(o, e);
+}
+
+int train_opts_num_rollout(const struct train_opts *o, int64_t prompts, int64_t *out, struct err *e)
+{
+    int64_t n = o->num_rollout;
+    int64_t samples = o->rollout_batch_size * o->n_samples_per_prompt;
+
+    if (!is_set(n)) {
+        if (!is_set(o->num_epoch)) {
+            return ERR(e, STATUS_INPUT, "--num-rollout or --num-epoch is needed");
+        }
+        if (prompts > INT64_MAX / o->num_epoch) {
+            return ERR(e, STATUS_INPUT, "--num-epoch %lld is too many", (long long)o->num_epoch);
+        }
+        n = prompts * o->num_epoch / o->rollout_batch_size;
+    }
+    if (n > INT64_MAX / 4 / samples) {
+        return ERR(e, STATUS_INPUT, "%lld rollouts of %lld samples are more than can be counted",
+                   (long long)n, (long long)samples);
+    }
+    if (n < 1) {
+        return ERR(e, STATUS_INPUT,
+                   "--num-epoch %lld over %lld prompts does not fill one rollout of %lld",
+                   (long long)o->num_epoch, (long long)prompts, (long long)o->rollout_batch_size);
+    }
+    *out = n;
+    return 0;
+}
+
+int64_t train_opts_train_iters(const struct train_opts *o, int64_t num_rollout)
+{
+    return num_rollout * o->num_steps_per_rollout;
+}
+
+int train_opts_needs_old_pass(const struct train_opts *o)
+{
+    return !o->use_rollout_logprobs && !o->skip_actor_forward_only && !o->debug_rollout_only;
+}
+
+int train_opts_needs_ref(const struct train_opts *o)
+{
+    return o->use_kl_loss || o->kl_coef != 0;
+}
+
+/* --- views for the modules below --- */
+
+void train_opts_reward(const struct train_opts *o, struct adv_reward_opts *out)
+{
+    *out = (struct adv_reward_opts){.estimator = (enum adv_estimator)o->advantage_estimator,
+                                    .normalize = o->rewards_normalization,
+                                    .std = o->grpo_std_normalization,
+                                    .n_samples_per_prompt = o->n_samples_per_prompt,
+                                    .rollout_batch_size = o->rollout_batch_size};
+}
+
+void train_opts_adv(const struct train_opts *o, struct adv_opts *out)
+{
+    *out = (struct adv_opts){.estimator = (enum adv_estimator)o->advantage_estimator,
+                             .kl_coef = (float)o->kl_coef,
+                             .gamma = (float)o->gamma,
+                             .lambd = (float)o->lambd};
+}
+
+void train_opts_loss(const struct train_opts *o, struct loss_opts *out)
+{
+    *out = (struct loss_opts){.type = (enum loss_type)o->loss_type,
+                              .gspo = o->advantage_estimator == ADV_GSPO,
+                              .eps_clip = (float)o->eps_clip,
+                              .eps_clip_high = (float)o->eps_clip_high,
+                              .eps_clip_c = isnan(o->eps_clip_c) ? 0.0f : (float)o->eps_clip_c,
+                              .use_kl_loss = o->use_kl_loss,
+                              .kl_loss_coef = (float)o->kl_loss_coef,
+                              .kl_loss_type = (enum loss_kl)o->kl_loss_type,
+                              .unbiased_kl = o->use_unbiased_kl,
+                              .entropy_coef = (float)o->entropy_coef,
+                              .entropy = o->entropy_coef != 0 || o->observe_training_entropy,
+                              .per_token = o->calculate_per_token_loss,
+                              .tis = o->use_tis,
+                              .tis_clip = (float)o->tis_clip,
+                              .tis_clip_low = (float)o->tis_clip_low,
+                              .opsm = o->use_opsm,
+                              .opsm_delta = (float)o->opsm_delta};
+}
+
+void train_opts_pack(const struct train_opts *o, struct pack_opts *out)
+{
+    *out =
+        (struct pack_opts){.dp = 1,
+                           .cp = 1,
+                           .global_batch = o->global_batch_size,
+                           .dynamic = o->use_dynamic_batch_size,
+                           .max_tokens = is_set(o->max_tokens_per_gpu) ? o->max_tokens_per_gpu : 0,
+                           .micro_batch = o->micro_batch_size,
+                           .balance_data = o->balance_data};
+}
+
+void train_opts_sched(const struct train_opts *o, int64_t num_rollout, struct lrsched *out)
+{
+    int64_t iters = train_opts_train_iters(o, num_rollout);
+    int64_t decay = is_set(o->lr_decay_iters) ? o->lr_decay_iters : iters;
+    int64_t gbs = o->global_batch_size;
+
+    *out = (struct lrsched){.max_lr = o->lr,
+                            .min_lr = o->min_lr,
+                            .init_lr = o->lr_warmup_init,
+                            .style = (enum lrsched_style)o->lr_decay_style,
+                            .wsd = (enum lrsched_wsd)o->lr_wsd_decay_style,
+                            .decay = decay * gbs,
+                            .wd_start = o->start_weight_decay,
+                            .wd_end = o->end_weight_decay,
+                            .wd_style = (enum lrsched_wd)o->weight_decay_incr_style,
+                            .wd_steps = iters * gbs};
+    out->warmup = isnan(o->lr_warmup_fraction)
+                      ? o->lr_warmup_iters * gbs
+                      : (int64_t)(o->lr_warmup_fraction * (double)out->decay);
+    out->wsd_decay = is_set(o->lr_wsd_decay_iters) ? o->lr_wsd_decay_iters * gbs : 0;
+}

@@ -1,0 +1,155 @@
+/* Every option of `miles train`, with Miles' names, types and defaults, the rules that derive one
+ * from another, and the combinations that are refused.
+ *
+ *     struct train_opts o;
+ *     conf_add(c, train_opts_table, &o);
+ *     conf_parse(c, argc, argv, &e);
+ *     train_opts_validate(&o, &e);        derives and refuses; call once, before use
+ *
+ * Strings, lists and json belong to the conf. An unset int is CONF_UNSET, an unset double NAN, an
+ * unset string NULL; fields marked "derived" are always set after train_opts_validate. */
+#ifndef RL_TRAIN_OPTS_H
+#define RL_TRAIN_OPTS_H
+
+#include <stdint.h>
+
+#include "base/conf.h"
+#include "train/adv.h"
+#include "train/loss.h"
+#include "train/lrsched.h"
+#include "train/pack.h"
+
+struct err;
+
+struct train_opts {
+    /* model and checkpoint */
+    char *hf_checkpoint, *load, *save, *ref_load, *save_hf;
+    int64_t save_interval, start_rollout_id;
+    int no_save_optim;
+
+    /* data and batching */
+    char *prompt_data, *input_key, *label_key, *metadata_key, *tool_key, *chat_template_path;
+    int apply_chat_template;
+    json_t *apply_chat_template_kwargs; /* object */
+    int rollout_shuffle;
+    int64_t num_rollout, num_epoch;
+    int64_t rollout_batch_size, n_samples_per_prompt;
+    int64_t global_batch_size;     /* derived */
+    int64_t num_steps_per_rollout; /* derived */
+    int64_t micro_batch_size;
+    int use_dynamic_batch_size;
+    int64_t max_tokens_per_gpu;
+    int balance_data;
+    int64_t over_sampling_batch_size; /* derived */
+
+    /* rollout */
+    int64_t rollout_seed, seed;
+    double rollout_temperature, rollout_top_p;
+    int64_t rollout_top_k;            /* -1: all */
+    int64_t rollout_max_response_len; /* required unless --debug-train-only */
+    int64_t rollout_max_prompt_len;   /* derived from the context cap when that is set */
+    int64_t rollout_max_context_len;
+    struct conf_strs rollout_stop;
+    struct conf_ints rollout_stop_token_ids;
+    int rollout_skip_special_tokens;
+    int rollout_ignore_eos; /* ours: sample to the full length, for measurements */
+
+    /* reward */
+    char *rm_type, *custom_rm_path, *reward_key, *eval_reward_key, *reward_python;
+    int64_t reward_workers;
+    double reward_timeout; /* seconds per call */
+
+    /* evaluation; eval_* are derived from the training ones where unset */
+    int64_t eval_interval;
+    struct conf_strs eval_prompt_data; /* name, path, name, path, ... */
+    int skip_eval_before_train;
+    char *eval_input_key, *eval_label_key, *eval_tool_key;
+    int64_t n_samples_per_eval_prompt;
+    double eval_temperature, eval_top_p;
+    int64_t eval_top_k, eval_max_response_len, eval_max_prompt_len;
+
+    /* algorithm */
+    int advantage_estimator; /* enum adv_estimator */
+    int loss_type;           /* enum loss_type */
+    double eps_clip;
+    double eps_clip_high; /* derived */
+    double eps_clip_c;    /* NAN: off */
+    double kl_coef;
+    int use_kl_loss;
+    double kl_loss_coef;
+    int kl_loss_type; /* enum loss_kl */
+    int use_unbiased_kl;
+    double entropy_coef;
+    int observe_training_entropy;
+    double gamma, lambd;
+    int normalize_advantages;
+    int grpo_std_normalization; /* derived: off when n_samples_per_prompt is 1 */
+    int rewards_normalization;
+    int calculate_per_token_loss;
+    int use_rollout_logprobs, skip_actor_forward_only;
+    int use_tis;
+    double tis_clip, tis_clip_low;
+    int use_opsm;
+    double opsm_delta;
+
+    /* optimizer */
+    double lr, min_lr, lr_warmup_init, lr_warmup_fraction;
+    int lr_decay_style; /* enum lrsched_style */
+    int64_t lr_decay_iters, lr_warmup_iters;
+    int lr_wsd_decay_style; /* enum lrsched_wsd */
+    int64_t lr_wsd_decay_iters;
+    double weight_decay, start_weight_decay, end_weight_decay; /* the latter two derived */
+    int weight_decay_incr_style;                               /* enum lrsched_wd */
+    double adam_beta1, adam_beta2, adam_eps, clip_grad;
+
+    /* placement and engine */
+    int colocate;
+    int64_t sglang_max_running_requests; /* CONF_UNSET: the engine chooses */
+    double sglang_mem_fraction_static;
+    int64_t sglang_context_length;
+
+    /* debug */
+    int debug_rollout_only, debug_train_only;
+    char *save_debug_rollout_data, *load_debug_rollout_data;
+    int64_t debug_exit_after_rollout;
+
+    /* ours */
+    char *custom_config_path, *run_dir;
+    int64_t threads;        /* 0: all cores */
+    int isa;                /* enum train_opts_isa */
+    int64_t numeric_leaves; /* R; 0: from the model */
+};
+
+enum train_opts_isa {
+    TRAIN_OPTS_ISA_AUTO,
+    TRAIN_OPTS_ISA_SCALAR,
+    TRAIN_OPTS_ISA_AVX2,
+    TRAIN_OPTS_ISA_AVX512,
+    TRAIN_OPTS_ISA_AMX
+};
+
+extern const struct conf_opt train_opts_table[];
+
+/* Derives and refuses (STATUS_INPUT, or STATUS_UNSUPPORTED for what is well formed but not built).
+ */
+int train_opts_validate(struct train_opts *o, struct err *e);
+
+/* num_rollout when given, else from num_epoch and the number of prompts; STATUS_INPUT when neither
+ * is there. */
+int train_opts_num_rollout(const struct train_opts *o, int64_t prompts, int64_t *out,
+                           struct err *e);
+/* Rollouts that train in one rollout step, in optimizer steps: num_rollout * batch * n / GBS. */
+int64_t train_opts_train_iters(const struct train_opts *o, int64_t num_rollout);
+/* 1 when the old-policy pass is needed (neither engine log-probs nor skip_actor_forward_only). */
+int train_opts_needs_old_pass(const struct train_opts *o);
+/* 1 when reference log-probs are needed (KL in the loss or in the reward). */
+int train_opts_needs_ref(const struct train_opts *o);
+
+/* The options of the modules below, filled from validated ones. */
+void train_opts_reward(const struct train_opts *o, struct adv_reward_opts *out);
+void train_opts_adv(const struct train_opts *o, struct adv_opts *out);
+void train_opts_loss(const struct train_opts *o, struct loss_opts *out);
+void train_opts_pack(const struct train_opts *o, struct pack_opts *out);
+void train_opts_sched(const struct train_opts *o, int64_t num_rollout, struct lrsched *out);
+
+#endif

@@ -1,0 +1,342 @@
+/* The data source: order, wrap, counters, cursor, filter, and what it says about bad files. */
+#include "support.h"
+
+#include <unistd.h>
+
+#include "base/rng.h"
+#include "base/status.h"
+#include "rl/prompts.h"
+
+static char path[] = "/tmp/test_prompts_XXXXXX";
+static struct err e;
+
+static void write_file(const char *text)
+{
+    FILE *f = fopen(path, "wb");
+    fputs(text, f);
+    fclose(f);
+}
+
+/* n rows whose prompt is their number. */
+static void write_rows(int n)
+{
+    FILE *f = fopen(path, "wb");
+    for (int i = 0; i < n; i++) {
+        fprintf(f, "{\"input\": \"%d\", \"label\": %d}\n", i, 100 + i);
+    }
+    fclose(f);
+}
+
+static struct prompts *open_ok(struct prompts_opts o)
+{
+    struct prompts *p;
+    o.path = o.path ? o.path : path;
+    o.group_size = o.group_size ? o.group_size : 1;
+    memset(&e, 0, sizeof e);
+    assert_ok(prompts_open(&p, &o, &e), &e);
+    return p;
+}
+
+static void expect(struct prompts *p, const int *rows, int n)
+{
+    struct prompts_group g[64];
+    assert_ok(prompts_next(p, n, g, &e), &e);
+    for (int i = 0; i < n; i++) {
+        char want[16];
+        snprintf(want, sizeof want, "%d", rows[i]);
+        assert_string_equal(json_string_value(g[i].row->prompt), want);
+    }
+}
+
+static void order_and_wrap(void **state)
+{
+    static const int first[] = {7, 3, 2, 8, 5, 6, 9, 4, 0, 1};
+    static const int second[] = {8, 1, 5, 6, 9, 7, 3, 2, 4, 0};
+    struct prompts *p;
+    struct prompts_group g[64];
+    (void)state;
+    write_rows(10);
+    p = open_ok((struct prompts_opts){.shuffle = 1, .seed = 42, .label_key = "label"});
+    assert_int_equal(prompts_count(p), 10);
+    expect(p, first, 7); /* epoch 0 is shuffled with seed + 0 */
+    expect(p, (int[]){4, 0, 1, 8, 1, 5}, 6);
+    expect(p, second + 3, 7);
+    prompts_close(p);
+
+    /* a request beyond tail and data wraps as often as it needs */
+    p = open_ok((struct prompts_opts){.shuffle = 1, .seed = 42});
+    assert_ok(prompts_next(p, 35, g, &e), &e);
+    assert_int_equal(g[0].epoch, 0);
+    assert_int_equal(g[10].epoch, 1);
+    assert_int_equal(g[34].epoch, 3);
+    for (int i = 0; i < 10; i++) {
+        assert_int_equal(g[10 + i].row_index, second[i]);
+    }
+    prompts_close(p);
+
+    p = open_ok((struct prompts_opts){.seed = 42});
+    expect(p, (int[]){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1}, 12);
+    prompts_close(p);
+}
+
+static void counters_and_fields(void **state)
+{
+    struct prompts *p;
+    struct prompts_group g[3];
+    (void)state;
+    write_file("{\"q\": [{\"role\": \"user\", \"content\": \"hi\"}], \"a\": \"42\","
+               " \"metadata\": {\"k\": 1}, \"tools\": \"[{\\\"name\\\": \\\"f\\\"}]\"}\r\n"
+               "\n   \n"
+               "{\"q\": \"text\", \"a\": null, \"tools\": [], \"metadata\": null}");
+    p = open_ok((struct prompts_opts){.input_key = "q", .label_key = "a", .group_size = 8});
+    assert_int_equal(prompts_count(p), 2);
+    assert_ok(prompts_next(p, 3, g, &e), &e);
+    assert_int_equal(g[0].group_index, 0);
+    assert_int_equal(g[2].group_index, 2);
+    assert_int_equal(g[1].index, 8);
+    assert_int_equal(g[2].index, 16);
+    assert_int_equal(g[2].row_index, 0);
+    assert_true(json_is_array(g[0].row->prompt));
+    assert_string_equal(json_string_value(g[0].row->label), "42");
+    assert_int_equal(json_integer_value(json_object_get(g[0].row->metadata, "k")), 1);
+    assert_int_equal(json_array_size(g[0].row->tools), 1);
+    assert_int_equal(g[0].row->line, 1);
+    assert_int_equal(g[1].row->line, 4); /* blank lines are no rows, lines are still counted */
+    assert_true(json_is_null(g[1].row->label));
+    assert_int_equal(json_object_size(g[1].row->metadata), 0);
+    assert_int_equal(json_array_size(g[1].row->tools), 0);
+    assert_ptr_equal(prompts_row(p, 1), g[1].row);
+    prompts_close(p);
+    p = open_ok((struct prompts_opts){.input_key = "q"});
+    assert_null(prompts_row(p, 0)->label);
+    prompts_close(p);
+}
+
+static void slices(void **state)
+{
+    static const struct {
+        const char *slice;
+        int first, count;
+    } t[] = {{"@[2:5]", 2, 3}, {"@[:3]", 0, 3},  {"@[7:]", 7, 3},   {"@[:]", 0, 10},
+             {"@[-3:]", 7, 3}, {"@[:-8]", 0, 2}, {"@[8:99]", 8, 2}, {"@[-99:1]", 0, 1}};
+    (void)state;
+    write_rows(10);
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        char with[64], want[8];
+        struct prompts *p;
+        snprintf(with, sizeof with, "%s%s", path, t[i].slice);
+        p = open_ok((struct prompts_opts){.path = with});
+        assert_int_equal(prompts_count(p), t[i].count);
+        snprintf(want, sizeof want, "%d", t[i].first);
+        assert_string_equal(json_string_value(prompts_row(p, 0)->prompt), want);
+        prompts_close(p);
+    }
+}
+
+static int keep_even(void *arg, const struct prompts_row *row, struct err *err)
+{
+    int n = atoi(json_string_value(row->prompt));
+    (void)err;
+    ++*(int *)arg;
+    return n % 2 == 0;
+}
+
+static int keep_fails(void *arg, const struct prompts_row *row, struct err *err)
+{
+    (void)arg;
+    if (row->line == 3) {
+        return err ? ERR(err, STATUS_FORMAT, "no template") : STATUS_FORMAT;
+    }
+    return 1;
+}
+
+static int keep_none(void *arg, const struct prompts_row *row, struct err *err)
+{
+    (void)arg;
+    (void)row;
+    (void)err;
+    return 0;
+}
+
+static void filter(void **state)
+{
+    int calls = 0;
+    struct prompts_opts o = {.path = path, .group_size = 1, .keep = keep_fails};
+    struct prompts *p;
+    (void)state;
+    write_rows(9);
+    p = open_ok((struct prompts_opts){.keep = keep_even, .keep_arg = &calls});
+    assert_int_equal(prompts_count(p), 5);
+    assert_int_equal(prompts_dropped(p), 4);
+    assert_int_equal(calls, 9);
+    assert_string_equal(json_string_value(prompts_row(p, 4)->prompt), "8");
+    prompts_close(p);
+    assert_int_equal(prompts_open(&p, &o, &e), STATUS_FORMAT);
+    assert_non_null(strstr(e.msg, ":3: no template"));
+    assert_int_equal(prompts_open(&p, &o, NULL), STATUS_FORMAT);
+    o.keep = keep_none;
+    assert_int_equal(prompts_open(&p, &o, &e), STATUS_INPUT);
+    assert_non_null(strstr(e.msg, "9 of them too long"));
+}
+
+static void cursor(void **state)
+{
+    struct prompts_opts o = {.shuffle = 1, .seed = 7, .group_size = 4};
+    struct prompts *a, *b;
+    struct prompts_group ga[20], gb[20];
+    json_t *s, *copy;
+    char *text;
+    (void)state;
+    write_rows(10);
+    a = open_ok(o);
+    b = open_ok(o);
+    assert_ok(prompts_next(a, 10, ga, &e), &e); /* at the very end of an epoch */
+    s = prompts_state(a);
+    text = json_dumps(s, 0);
+    copy = json_loads(text, 0, NULL);
+    assert_ok(prompts_restore(b, copy, &e), &e);
+    for (int round = 0; round < 5; round++) {
+        assert_ok(prompts_next(a, 7, ga, &e), &e);
+        assert_ok(prompts_next(b, 7, gb, &e), &e);
+        for (int i = 0; i < 7; i++) {
+            assert_int_equal(ga[i].row_index, gb[i].row_index);
+            assert_int_equal(ga[i].group_index, gb[i].group_index);
+            assert_int_equal(ga[i].index, gb[i].index);
+            assert_int_equal(ga[i].epoch, gb[i].epoch);
+        }
+    }
+    json_object_set_new(copy, "sample_offset", json_integer(11));
+    assert_int_equal(prompts_restore(b, copy, &e), STATUS_INPUT);
+    json_object_set_new(copy, "sample_offset", json_integer(-1));
+    assert_int_equal(prompts_restore(b, copy, &e), STATUS_FORMAT);
+    json_object_set_new(copy, "sample_offset", json_string("x"));
+    assert_int_equal(prompts_restore(b, copy, &e), STATUS_FORMAT);
+    assert_int_equal(prompts_restore(b, NULL, &e), STATUS_FORMAT);
+    free(text);
+    json_decref(s);
+    json_decref(copy);
+    prompts_close(a);
+    prompts_close(b);
+}
+
+static void expect_bad(const char *text, const char *part)
+{
+    struct prompts_opts o = {.path = path, .label_key = "label", .group_size = 1};
+    struct prompts *p;
+    int rc;
+    write_file(text);
+    rc = prompts_open(&p, &o, &e);
+    if (rc != STATUS_INPUT || !strstr(e.msg, part)) {
+        fail_msg("status %d, \"%s\" lacks \"%s\"", rc, e.msg, part);
+    }
+    assert_non_null(strstr(e.msg, path));
+}
+
+static void bad_files(void **state)
+{
+    struct prompts_opts o = {.path = "/nonexistent.jsonl", .group_size = 1};
+    char with[80];
+    struct prompts *p;
+    (void)state;
+    expect_bad("{\"input\": \"a\", \"label\": 1}\n{\"input\": \"b\"\n", ":2: column");
+    expect_bad("\n\n[1]\n", ":3: the line is not a JSON object");
+    expect_bad("{\"inputs\": \"a\", \"label\": 1}\n", ":1: no key \"input\" (--input-key)");
+    expect_bad("{\"input\": \"a\"}\n", ":1: no key \"label\" (--label-key)");
+    expect_bad("{\"input\": 3, \"label\": 1}\n", "neither text nor a list of messages");
+    expect_bad("{\"input\": [], \"label\": 1}\n", "neither text nor a list of messages");
+    expect_bad("{\"input\": [{\"content\": \"x\"}], \"label\": 1}\n", "a message without a role");
+    expect_bad("{\"input\": \"a\", \"label\": 1, \"metadata\": 3}\n",
+               "\"metadata\" is not an object");
+    expect_bad("{\"input\": \"a\", \"label\": 1, \"tools\": {}}\n", "not a list of tools");
+    expect_bad("{\"input\": \"a\", \"label\": 1, \"tools\": \"[\"}\n", "text that is not JSON");
+    expect_bad("{\"input\": \"a\", \"label\": 1} x\n", ":1: column");
+    expect_bad("{\"input\": \"\xff\", \"label\": 1}\n", ":1: column");
+    expect_bad("", "no prompts are left");
+    assert_int_equal(prompts_open(&p, &o, &e), STATUS_NOTFOUND);
+    o.path = "x.parquet";
+    assert_int_equal(prompts_open(&p, &o, &e), STATUS_UNSUPPORTED);
+    write_rows(3);
+    for (int i = 0; i < 5; i++) {
+        static const char *const bad[] = {"@[1]", "@[a:b]", "@[1:2:3]", "@[]", "@[5:2]"};
+        snprintf(with, sizeof with, "%s%s", path, bad[i]);
+        o.path = with;
+        assert_int_equal(prompts_open(&p, &o, &e), STATUS_INPUT);
+    }
+    o.path = path;
+    o.group_size = 0;
+    assert_int_equal(prompts_open(&p, &o, &e), STATUS_INPUT);
+    o.path = NULL;
+    assert_int_equal(prompts_open(&p, &o, &e), STATUS_INPUT);
+}
+
+/* A malformed line outside the slice does not concern the slice. */
+static void bad_line_outside_slice(void **state)
+{
+    struct prompts *p;
+    char with[64];
+    (void)state;
+    write_file("{\"input\": \"a\"}\nnonsense\n{\"input\": \"c\"}\n");
+    snprintf(with, sizeof with, "%s@[2:]", path);
+    p = open_ok((struct prompts_opts){.path = with});
+    assert_int_equal(prompts_row(p, 0)->line, 3);
+    prompts_close(p);
+}
+
+/* Random bytes and damaged rows must give a status, never a crash. */
+static void random_bytes(void **state)
+{
+    struct rng_py r;
+    (void)state;
+    rng_py_seed(&r, 5);
+    for (int round = 0; round < 300; round++) {
+        char text[] = "{\"input\": [{\"role\": \"user\"}], \"label\": \"x\", \"tools\": []}\n"
+                      "{\"input\": \"b\", \"label\": 2, \"metadata\": {}}\n";
+        struct prompts_opts o = {.path = path, .label_key = "label", .group_size = 1};
+        struct prompts *p = NULL;
+        FILE *f = fopen(path, "wb");
+        for (int k = 0; k < 1 + round % 5; k++) {
+            text[rng_py_randbelow(&r, (int64_t)sizeof text - 1)] = (char)rng_py_u32(&r);
+        }
+        fwrite(text, 1, sizeof text - 1, f);
+        fclose(f);
+        if (prompts_open(&p, &o, &e) == 0) {
+            assert_true(prompts_count(p) >= 1);
+            prompts_close(p);
+        }
+    }
+}
+
+static void gsm8k(void **state)
+{
+    struct prompts *p;
+    (void)state;
+    p = open_ok((struct prompts_opts){
+        .path = support_data("gsm8k/train_rl.jsonl"), .input_key = "prompt", .label_key = "label"});
+    assert_int_equal(prompts_count(p), 7473);
+    assert_string_equal(json_string_value(prompts_row(p, 1)->label), "10");
+    prompts_close(p);
+}
+
+static int cleanup(void **state)
+{
+    (void)state;
+    unlink(path);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(order_and_wrap),
+        cmocka_unit_test(counters_and_fields),
+        cmocka_unit_test(slices),
+        cmocka_unit_test(filter),
+        cmocka_unit_test(cursor),
+        cmocka_unit_test(bad_files),
+        cmocka_unit_test(bad_line_outside_slice),
+        cmocka_unit_test(random_bytes),
+        cmocka_unit_test(gsm8k),
+    };
+    close(mkstemp(path));
+    return cmocka_run_group_tests(tests, NULL, cleanup);
+}

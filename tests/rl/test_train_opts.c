@@ -1,0 +1,264 @@
+/* The options of `miles train`: Miles' defaults, derivations, refusals, and what modules get. */
+#include "support.h"
+
+#include <math.h>
+
+#include "base/conf.h"
+#include "base/status.h"
+#include "cli/known_flags.h"
+#include "rl/train_opts.h"
+
+static struct conf *c;
+static struct train_opts o;
+static struct err e;
+
+#define BASE                                                                                       \
+    "--hf-checkpoint m --prompt-data p --num-rollout 10 --rollout-batch-size 8 "                   \
+    "--rollout-max-response-len 64 --rm-type math "
+
+/* Parses and validates; the parse itself must succeed. */
+static int run(const char *line)
+{
+    static char copy[4096];
+    static char *argv[128];
+    int argc = 0;
+    snprintf(copy, sizeof copy, "%s", line);
+    for (char *p = strtok(copy, " "); p; p = strtok(NULL, " ")) {
+        argv[argc++] = p;
+    }
+    conf_free(c);
+    memset(&o, 0x5a, sizeof o);
+    memset(&e, 0, sizeof e);
+    c = conf_new();
+    conf_add(c, train_opts_table, &o);
+    conf_add_known(c, known_flags);
+    int rc = conf_parse(c, argc, argv, &e);
+    return rc ? rc : train_opts_validate(&o, &e);
+}
+
+static void refused(const char *line, int status, const char *part)
+{
+    int rc = run(line);
+    if (rc != status || !strstr(e.msg, part)) {
+        fail_msg("%s: status %d, \"%s\" lacks \"%s\"", line, rc, e.msg, part);
+    }
+}
+
+static void defaults(void **state)
+{
+    (void)state;
+    assert_ok(run(BASE), &e);
+    assert_int_equal(o.n_samples_per_prompt, 1);
+    assert_int_equal(o.global_batch_size, 8);
+    assert_int_equal(o.num_steps_per_rollout, 1);
+    assert_int_equal(o.micro_batch_size, 1);
+    assert_int_equal(o.rollout_seed, 42);
+    assert_int_equal(o.seed, 1234);
+    assert_true(o.rollout_temperature == 1 && o.rollout_top_p == 1 && o.rollout_top_k == -1);
+    assert_int_equal(o.advantage_estimator, ADV_GRPO);
+    assert_int_equal(o.loss_type, LOSS_POLICY);
+    assert_true(o.eps_clip == 0.2 && o.eps_clip_high == 0.2 && isnan(o.eps_clip_c));
+    assert_true(o.kl_coef == 0 && o.kl_loss_coef == 0 && !o.use_kl_loss);
+    assert_int_equal(o.kl_loss_type, LOSS_K1);
+    assert_true(o.gamma == 1 && o.lambd == 1);
+    assert_int_equal(o.rewards_normalization, 1);
+    assert_int_equal(o.grpo_std_normalization, 0); /* a group of one has no spread */
+    assert_true(o.tis_clip == 2 && o.tis_clip_low == 0 && o.opsm_delta == 1e-4);
+    assert_true(o.lr == 1e-6 && o.clip_grad == 1 && o.adam_beta1 == 0.9 && o.adam_eps == 1e-8);
+    assert_string_equal(o.input_key, "input");
+    assert_string_equal(o.metadata_key, "metadata");
+    assert_string_equal(o.tool_key, "tools");
+    assert_true(o.rollout_max_prompt_len == CONF_UNSET);
+    assert_int_equal(o.over_sampling_batch_size, 8);
+    assert_int_equal(o.isa, TRAIN_OPTS_ISA_AUTO);
+    assert_true(train_opts_needs_old_pass(&o));
+    assert_false(train_opts_needs_ref(&o));
+}
+
+static void batch_rules(void **state)
+{
+    (void)state;
+    assert_ok(run(BASE "--n-samples-per-prompt 4 --num-steps-per-rollout 2"), &e);
+    assert_int_equal(o.global_batch_size, 16);
+    assert_int_equal(o.grpo_std_normalization, 1);
+    assert_ok(run(BASE "--n-samples-per-prompt 4 --global-batch-size 8"), &e);
+    assert_int_equal(o.num_steps_per_rollout, 4);
+    assert_int_equal(train_opts_train_iters(&o, 10), 40);
+    assert_ok(run(BASE "--n-samples-per-prompt 4 --global-batch-size 16 --num-steps-per-rollout 2"),
+              &e);
+    refused(BASE "--n-samples-per-prompt 4 --global-batch-size 8 --num-steps-per-rollout 2",
+            STATUS_INPUT, "--global-batch-size 8 is not 16");
+    refused(BASE "--global-batch-size 3", STATUS_INPUT, "no multiple of --global-batch-size 3");
+    refused(BASE "--global-batch-size 16", STATUS_INPUT, "more than the 8 samples");
+    refused(BASE "--num-steps-per-rollout 9", STATUS_INPUT, "more than the 8 samples");
+    refused("--hf-checkpoint m --prompt-data p --num-rollout 1 --rm-type math", STATUS_INPUT,
+            "--rollout-batch-size is needed");
+    refused(BASE "--use-dynamic-batch-size", STATUS_INPUT, "needs --max-tokens-per-gpu");
+    refused(BASE "--max-tokens-per-gpu 100", STATUS_INPUT, "without --use-dynamic-batch-size");
+    refused(BASE "--over-sampling-batch-size 4", STATUS_INPUT, "less than --rollout-batch-size 8");
+    refused(BASE "--over-sampling-batch-size 16", STATUS_UNSUPPORTED, "not supported yet");
+}
+
+static void source_rules(void **state)
+{
+    int64_t n;
+    (void)state;
+    refused("--rollout-batch-size 8", STATUS_INPUT, "--hf-checkpoint is needed");
+    refused("--hf-checkpoint m", STATUS_INPUT, "--prompt-data is needed");
+    refused("--hf-checkpoint m --prompt-data p", STATUS_INPUT, "--num-rollout or --num-epoch");
+    refused("--hf-checkpoint m --prompt-data p --num-epoch 1", STATUS_INPUT,
+            "--rm-type or --custom-rm-path");
+    refused("--hf-checkpoint m --prompt-data p --num-epoch 1 --rm-type math --rollout-batch-size 8",
+            STATUS_INPUT, "--rollout-max-response-len is needed");
+    refused(BASE "--save-interval 5", STATUS_INPUT, "--save-interval needs --save");
+    refused(BASE "--debug-train-only", STATUS_INPUT, "needs --load-debug-rollout-data");
+    refused(BASE "--debug-train-only --debug-rollout-only", STATUS_INPUT, "exclude each other");
+    refused(BASE "--apply-chat-template-kwargs [1]", STATUS_INPUT, "not a JSON object");
+    refused(BASE "--numeric-leaves 3", STATUS_INPUT, "no power of two");
+    assert_ok(run("--hf-checkpoint m --num-rollout 1 --rollout-batch-size 8 --debug-train-only "
+                  "--load-debug-rollout-data d/{rollout_id}.json"),
+              &e);
+    assert_ok(run(BASE), &e);
+    assert_ok(train_opts_num_rollout(&o, 3, &n, &e), &e);
+    assert_int_equal(n, 10);
+    assert_ok(run("--hf-checkpoint m --prompt-data p --num-epoch 3 --rollout-batch-size 8 "
+                  "--rollout-max-response-len 4 --rm-type math"),
+              &e);
+    assert_ok(train_opts_num_rollout(&o, 100, &n, &e), &e);
+    assert_int_equal(n, 37);
+    assert_int_equal(train_opts_num_rollout(&o, 2, &n, &e), STATUS_INPUT);
+}
+
+static void algorithm_rules(void **state)
+{
+    (void)state;
+    refused(BASE "--advantage-estimator ppo", STATUS_UNSUPPORTED, "ppo is known");
+    refused(BASE "--loss-type custom_loss", STATUS_UNSUPPORTED, "custom_loss is known");
+    refused(BASE "--kl-coef 0.1 --kl-loss-coef 0.1 --use-kl-loss", STATUS_INPUT, "choose one");
+    refused(BASE "--kl-loss-coef 0.1", STATUS_INPUT, "without --use-kl-loss");
+    refused(BASE "--use-rollout-logprobs --use-tis", STATUS_INPUT, "exclude each other");
+    refused(BASE "--advantage-estimator reinforce_plus_plus", STATUS_INPUT,
+            "needs --normalize-advantages");
+    refused(BASE "--advantage-estimator reinforce_plus_plus_baseline", STATUS_INPUT,
+            "needs --normalize-advantages");
+    refused(BASE "--skip-actor-forward-only --num-steps-per-rollout 2", STATUS_INPUT,
+            "one optimizer step per rollout, there are 2");
+    refused(BASE "--eps-clip-c 1", STATUS_INPUT, "--eps-clip-c: 1 is outside (1,inf)");
+    refused(BASE "--tis-clip 1 --tis-clip-low 2", STATUS_INPUT, "above --tis-clip");
+    refused(BASE "--rollout-top-k 0", STATUS_INPUT, "leaves no token");
+    refused(BASE "--gamma 1.5", STATUS_INPUT, "--gamma: 1.5 is outside [0,1]");
+    refused(BASE "--min-lr 1", STATUS_INPUT, "above --lr");
+    refused(BASE "--lr-warmup-iters 5 --lr-decay-iters 5", STATUS_INPUT, "fills all");
+    refused(BASE "--lr-warmup-iters 5 --lr-warmup-fraction 0.1", STATUS_INPUT, "exclude");
+    refused(BASE "--lr-decay-style WSD", STATUS_INPUT, "needs --lr-wsd-decay-iters");
+    refused(BASE "--weight-decay-incr-style linear", STATUS_INPUT, "needs --start-weight-decay");
+    assert_ok(run(BASE "--eps-clip-high 0.28 --use-kl-loss --kl-loss-coef 0.01 --kl-loss-type k3"),
+              &e);
+    assert_true(o.eps_clip_high == 0.28);
+    assert_true(train_opts_needs_ref(&o));
+}
+
+static void eval_rules(void **state)
+{
+    (void)state;
+    assert_ok(run(BASE "--eval-interval 5 --eval-prompt-data a x.jsonl b y.jsonl --label-key l "
+                       "--rollout-temperature 0.7 --eval-top-k 1 --rollout-max-context-len 100"),
+              &e);
+    assert_int_equal(o.eval_prompt_data.n, 4);
+    assert_string_equal(o.eval_label_key, "l");
+    assert_string_equal(o.eval_input_key, "input");
+    assert_true(o.eval_temperature == 0.7 && o.eval_top_p == 1 && o.eval_top_k == 1);
+    assert_int_equal(o.eval_max_response_len, 64);
+    assert_int_equal(o.rollout_max_prompt_len, 99);
+    assert_int_equal(o.eval_max_prompt_len, 99);
+    refused(BASE "--eval-interval 5", STATUS_INPUT, "needs --eval-prompt-data");
+    refused(BASE "--eval-prompt-data a", STATUS_INPUT, "pairs of name and file, 1 words");
+    refused(BASE "--eval-prompt-data a x a y", STATUS_INPUT, "names a twice");
+    refused(BASE "--rollout-max-context-len 10 --rollout-max-prompt-len 10", STATUS_INPUT,
+            "leaves no room");
+}
+
+static void module_views(void **state)
+{
+    struct adv_reward_opts r;
+    struct adv_opts a;
+    struct loss_opts l;
+    struct pack_opts p;
+    struct lrsched s;
+    (void)state;
+    assert_ok(run(BASE "--n-samples-per-prompt 4 --advantage-estimator gspo --eps-clip-c 3 "
+                       "--use-dynamic-batch-size --max-tokens-per-gpu 512 --use-tis "
+                       "--observe-training-entropy --lr 1e-3 --lr-decay-style cosine "
+                       "--lr-warmup-fraction 0.1 --num-steps-per-rollout 2 --weight-decay 0.1"),
+              &e);
+    train_opts_reward(&o, &r);
+    assert_true(r.estimator == ADV_GSPO && r.normalize && r.std && r.n_samples_per_prompt == 4);
+    assert_int_equal(r.rollout_batch_size, 8);
+    train_opts_adv(&o, &a);
+    assert_true(a.gamma == 1 && a.kl_coef == 0);
+    train_opts_loss(&o, &l);
+    assert_true(l.gspo && l.eps_clip == 0.2f && l.eps_clip_high == 0.2f && l.eps_clip_c == 3);
+    assert_true(l.tis && l.tis_clip == 2 && l.entropy && l.entropy_coef == 0);
+    train_opts_pack(&o, &p);
+    assert_true(p.dp == 1 && p.dynamic && p.max_tokens == 512 && p.global_batch == 16);
+    train_opts_sched(&o, 10, &s);
+    assert_int_equal(s.decay, 320); /* 10 rollouts x 2 steps x 16 */
+    assert_int_equal(s.warmup, 32);
+    assert_int_equal(s.wd_steps, 320);
+    assert_true(s.max_lr == 1e-3 && s.style == LRSCHED_COSINE && s.wd_end == 0.1);
+    assert_true(lrsched_lr(&s, 0) == 0);
+    assert_true(lrsched_lr(&s, 32) == 1e-3);
+    assert_ok(run(BASE), &e);
+    train_opts_loss(&o, &l);
+    assert_true(l.eps_clip_c == 0 && !l.gspo && !l.entropy);
+    train_opts_sched(&o, 10, &s);
+    assert_int_equal(s.style, LRSCHED_LINEAR);
+    assert_int_equal(s.decay, 80);
+}
+
+/* A name is either an option of ours or a known one, never both, and given once. */
+static void tables_agree(void **state)
+{
+    int options = 0, known = 0;
+    (void)state;
+    for (const struct conf_known *k = known_flags; k->name; k++, known++) {
+        for (const struct conf_opt *t = train_opts_table; t->type != CONF_END; t++) {
+            if (strcmp(t->name, k->name) == 0) {
+                fail_msg("%s is in both tables", k->name);
+            }
+        }
+        for (const struct conf_known *j = known_flags; j < k; j++) {
+            assert_string_not_equal(j->name, k->name);
+        }
+        assert_true(strncmp(k->name, "--", 2) != 0);
+    }
+    for (const struct conf_opt *t = train_opts_table; t->type != CONF_END; t++, options++) {
+        assert_non_null(t->doc);
+        assert_non_null(t->group);
+    }
+    assert_true(known > 300);
+    assert_true(options > 100);
+    refused(BASE "--use-wandb", STATUS_UNSUPPORTED, "--use-wandb is known, not supported yet");
+    refused(BASE "--sglang-attention-backend fa3", STATUS_UNSUPPORTED, "known");
+    assert_ok(run(BASE "--tensor-model-parallel-size 1 --actor-num-nodes 1 --colocate"), &e);
+}
+
+static int cleanup(void **state)
+{
+    (void)state;
+    conf_free(c);
+    c = NULL;
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults),     cmocka_unit_test(batch_rules),
+        cmocka_unit_test(source_rules), cmocka_unit_test(algorithm_rules),
+        cmocka_unit_test(eval_rules),   cmocka_unit_test(module_views),
+        cmocka_unit_test(tables_agree),
+    };
+    unsetenv("MILES_ISA"); /* the scalar run of CI sets it */
+    return cmocka_run_group_tests(tests, NULL, cleanup);
+}
