@@ -1,0 +1,173 @@
+/* Owns the files of a run folder. Each metrics row is written with one write call and flushed, so a
+ * killed run leaves whole lines. */
+#include "run/runfolder.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/buf.h"
+#include "base/fsio.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/metric.h"
+#include "base/status.h"
+
+struct runfolder {
+    char *dir;
+    FILE *metrics, *log;
+    int failed;
+    struct err err;
+};
+
+char *runfolder_default(void)
+{
+    char name[64];
+    time_t t = time(NULL);
+    struct tm tm;
+    localtime_r(&t, &tm);
+    strftime(name, sizeof name, "runs/%Y%m%d-%H%M%S", &tm);
+    return mem_strdup(name);
+}
+
+static void runfolder_metric(void *arg, const json_t *row)
+{
+    struct runfolder *r = arg;
+    char *text = json_dumps(row, JSON_COMPACT | JSON_REAL_PRECISION(12));
+    if (!r->failed && (!text || fprintf(r->metrics, "%s\n", text) < 0 || fflush(r->metrics) != 0)) {
+        r->failed =
+            ERR(&r->err, STATUS_IO, "cannot write %s/metrics.jsonl: %s", r->dir, strerror(errno));
+    }
+    free(text);
+}
+
+static void runfolder_log(void *arg, enum log_level level, const char *comp, const char *text)
+{
+    static const char *const names[] = {"debug", "info", "warn", "error"};
+    struct runfolder *r = arg;
+    char when[32];
+    time_t t = time(NULL);
+    struct tm tm;
+    localtime_r(&t, &tm);
+    strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &tm);
+    fprintf(r->log, "%s %s %s: %s\n", when, names[level], comp, text);
+    fflush(r->log);
+}
+
+static int runfolder_json(const char *dir, const char *name, const json_t *j, struct err *e)
+{
+    char *path = fsio_join(dir, name), *text = json_dumps(j, JSON_INDENT(2));
+    int rc = text ? fsio_write_atomic(path, text, strlen(text), e)
+                  : ERR(e, STATUS_NOMEM, "no memory for %s", path);
+    free(text);
+    mem_free(path);
+    return rc;
+}
+
+/* Step of a metrics row: rollout/step or eval/step; -1 when it has none. */
+static int64_t runfolder_step(const char *line, size_t n)
+{
+    json_t *j = json_loadb(line, n, 0, NULL), *v;
+    int64_t step = -1;
+    if (j) {
+        v = json_object_get(j, "rollout/step");
+        v = v ? v : json_object_get(j, "eval/step");
+        step = v ? json_integer_value(v) : -1;
+        json_decref(j);
+    }
+    return step;
+}
+
+/* Keeps the rows before step `from`: the evaluation due there is made again by the resumed run. */
+static int runfolder_trim(const char *path, int64_t from, struct err *e)
+{
+    char *text = NULL;
+    size_t len, at = 0;
+    struct buf keep;
+    int rc = STATUS_OK;
+
+    if (from == 0 || !fsio_is_file(path)) {
+        return fsio_write_atomic(path, "", 0, e);
+    }
+    rc = fsio_read(path, (size_t)1 << 32, &text, &len, e);
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    buf_init(&keep, len + 1);
+    while (at < len) {
+        char *nl = memchr(text + at, '\n', len - at);
+        size_t end = nl ? (size_t)(nl - text) : len;
+        int64_t step = runfolder_step(text + at, end - at);
+        if (nl && step >= 0 && step < from) {
+            buf_add(&keep, text + at, end + 1 - at);
+        }
+        at = end + 1;
+    }
+    rc = buf_status(&keep) == STATUS_OK ? fsio_write_atomic(path, keep.data, keep.len, e)
+                                        : ERR(e, STATUS_NOMEM, "no memory to read %s", path);
+    buf_fini(&keep);
+    mem_free(text);
+    return rc;
+}
+
+int runfolder_open(const char *dir, const json_t *config, const json_t *manifest, int64_t from,
+                   struct runfolder **out, struct err *e)
+{
+    struct runfolder *r = mem_alloc(sizeof *r);
+    char *metrics = fsio_join(dir, "metrics.jsonl"), *log = fsio_join(dir, "log.txt");
+    int rc = fsio_mkdirs(dir, e);
+
+    r->dir = mem_strdup(dir);
+    if (rc == STATUS_OK) {
+        rc = runfolder_json(dir, "config.json", config, e);
+    }
+    if (rc == STATUS_OK) {
+        rc = runfolder_json(dir, "manifest.json", manifest, e);
+    }
+    if (rc == STATUS_OK) {
+        rc = runfolder_trim(metrics, from, e);
+    }
+    if (rc == STATUS_OK) {
+        r->metrics = fopen(metrics, "ae");
+        r->log = fopen(log, "ae");
+        if (!r->metrics || !r->log) {
+            rc = ERR(e, STATUS_IO, "cannot write in %s: %s", dir, strerror(errno));
+        }
+    }
+    if (rc == STATUS_OK) {
+        log_add_sink(runfolder_log, r);
+        metric_add_sink(runfolder_metric, r);
+        *out = r;
+    } else {
+        runfolder_close(r);
+    }
+    mem_free(metrics);
+    mem_free(log);
+    return rc;
+}
+
+int runfolder_status(struct runfolder *r, struct err *e)
+{
+    if (r->failed && e) {
+        *e = r->err;
+    }
+    return r->failed;
+}
+
+void runfolder_close(struct runfolder *r)
+{
+    if (r) {
+        log_remove_sink(runfolder_log, r);
+        metric_remove_sink(runfolder_metric, r);
+        if (r->metrics) {
+            fclose(r->metrics);
+        }
+        if (r->log) {
+            fclose(r->log);
+        }
+        mem_free(r->dir);
+        mem_free(r);
+    }
+}
