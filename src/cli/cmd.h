@@ -1,0 +1,17 @@
+/* The commands of the program. Each gets its own arguments (argv[0] is the command's name) and
+ * returns the exit code: 0 done, 1 failed, 2 wrong usage. */
+#ifndef CLI_CMD_H
+#define CLI_CMD_H
+
+struct err;
+
+int cmd_train(int argc, char **argv);
+int cmd_generate(int argc, char **argv);
+int cmd_import(int argc, char **argv);
+
+enum { CMD_OK = 0, CMD_FAILED = 1, CMD_USAGE = 2 };
+
+/* Prints "miles: cause" and gives the exit code of a status. */
+int cmd_fail(int status, const struct err *e);
+
+#endif

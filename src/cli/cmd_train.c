@@ -1,0 +1,404 @@
+/* `miles train`: opens everything a run needs, in order, and turns the loop. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fsio.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/status.h"
+#include "base/world.h"
+#include "cli/cmd.h"
+#include "cli/known_flags.h"
+#include "cli/progress.h"
+#include "model/weights.h"
+#include "model/wfile.h"
+#include "reward/hub.h"
+#include "rl/loop.h"
+#include "rl/port_native.h"
+#include "rl/promptenc.h"
+#include "rl/prompts.h"
+#include "run/runfolder.h"
+#include "train/ckpt.h"
+
+#define TRAIN_MAX_EVALS 32
+
+struct train {
+    struct conf *conf;
+    struct train_opts o;
+    struct wfile *file, *ref_file;
+    struct device *dev;
+    struct weights *w, *ref;
+    struct promptenc enc;
+    struct prompts *data;
+    struct loop_eval_set evals[TRAIN_MAX_EVALS];
+    int nevals;
+    struct hub *hub, *eval_hub;
+    struct port_native ports;
+    int ports_open;
+    struct runfolder *run;
+    int longest_prompt;
+    int64_t start, num_rollout, sched_pos;
+    json_t *state; /* of the checkpoint */
+};
+
+static const char *isa_names[] = {"auto", "scalar", "avx2", "avx512", "amx"};
+
+/* Folder that the first weights come from when there is no checkpoint: --ref-load, then
+ * --hf-checkpoint. */
+static const char *train_source(const struct train_opts *o)
+{
+    return o->ref_load ? o->ref_load : o->hf_checkpoint;
+}
+
+static int train_open_model(struct train *t, struct err *e)
+{
+    const struct train_opts *o = &t->o;
+    struct plan plan;
+    int rc = wfile_open(train_source(o), &t->file, e);
+
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    plan_init(&plan,
+              o->numeric_leaves > 0 ? (int)o->numeric_leaves
+                                    : weights_default_leaves(wfile_arch(t->file)),
+              0);
+    rc = device_open("cpu", isa_names[o->isa], (int)o->threads, &plan, &t->dev, e);
+    if (rc == STATUS_OK) {
+        rc = weights_open(t->file, t->dev, 1, 0, &t->w, e);
+    }
+    if (rc == STATUS_OK && train_opts_needs_ref(o) && !o->debug_rollout_only) {
+        rc = weights_open(t->file, t->dev, 0, 0, &t->ref, e);
+    }
+    return rc;
+}
+
+/* Keeps prompts up to the limit and remembers the longest. */
+static int train_keep(void *arg, const struct prompts_row *row, struct err *e)
+{
+    struct train *t = arg;
+    int32_t *ids;
+    int n, rc = promptenc_encode(&t->enc, row->prompt, row->tools, &ids, &n, e);
+    if (rc != STATUS_OK) {
+        err_prefix(e, "line %lld", (long long)row->line);
+        return rc;
+    }
+    mem_free(ids);
+    if (t->o.rollout_max_prompt_len != CONF_UNSET && n > t->o.rollout_max_prompt_len) {
+        return 0;
+    }
+    t->longest_prompt = n > t->longest_prompt ? n : t->longest_prompt;
+    return 1;
+}
+
+static int train_open_data(struct train *t, struct err *e)
+{
+    const struct train_opts *o = &t->o;
+    struct prompts_opts p;
+    int rc = promptenc_open(&t->enc, t->file, o->chat_template_path, o->apply_chat_template,
+                            o->apply_chat_template_kwargs, e);
+
+    memset(&p, 0, sizeof p);
+    p.input_key = o->input_key;
+    p.label_key = o->label_key;
+    p.metadata_key = o->metadata_key;
+    p.tool_key = o->tool_key;
+    p.seed = (uint64_t)o->rollout_seed;
+    p.keep = train_keep;
+    p.keep_arg = t;
+    if (rc == STATUS_OK && !o->load_debug_rollout_data) {
+        if (!o->prompt_data) {
+            return ERR(e, STATUS_INPUT, "--prompt-data is needed");
+        }
+        p.path = o->prompt_data;
+        p.shuffle = o->rollout_shuffle;
+        p.group_size = o->n_samples_per_prompt;
+        rc = prompts_open(&t->data, &p, e);
+        if (rc == STATUS_OK && prompts_dropped(t->data)) {
+            log_warn(DATA,
+                     "%lld prompts are longer than --rollout-max-prompt-len and were left out",
+                     (long long)prompts_dropped(t->data));
+        }
+    }
+    p.shuffle = 0;
+    p.group_size = o->n_samples_per_eval_prompt;
+    p.input_key = o->eval_input_key;
+    p.label_key = o->eval_label_key;
+    p.tool_key = o->eval_tool_key;
+    for (int64_t i = 0; rc == STATUS_OK && i + 1 < o->eval_prompt_data.n &&
+                        o->eval_interval != CONF_UNSET && !o->debug_train_only;
+         i += 2) {
+        struct loop_eval_set *s = &t->evals[t->nevals];
+        if (t->nevals == TRAIN_MAX_EVALS) {
+            return ERR(e, STATUS_INPUT, "more than %d evaluation sets", TRAIN_MAX_EVALS);
+        }
+        p.path = o->eval_prompt_data.v[i + 1];
+        rc = prompts_open(&s->data, &p, e);
+        if (rc == STATUS_OK) {
+            s->name = o->eval_prompt_data.v[i];
+            t->nevals++;
+        }
+    }
+    return rc;
+}
+
+static int train_open_hubs(struct train *t, struct err *e)
+{
+    const struct train_opts *o = &t->o;
+    json_t *args = conf_dump_json(t->conf);
+    struct hub_opts h;
+    int rc = STATUS_OK;
+
+    memset(&h, 0, sizeof h);
+    h.rm_type = o->rm_type;
+    h.custom_rm_path = o->custom_rm_path;
+    h.reward_key = o->reward_key;
+    h.python = o->reward_python;
+    h.workers = (int)o->reward_workers;
+    h.timeout_s = o->reward_timeout;
+    h.args = args;
+    if (!o->load_debug_rollout_data && (o->rm_type || o->custom_rm_path)) {
+        rc = hub_open(&h, &t->hub, e);
+    }
+    t->eval_hub = t->hub;
+    if (rc == STATUS_OK && t->hub && o->eval_reward_key &&
+        (!o->reward_key || strcmp(o->eval_reward_key, o->reward_key) != 0)) {
+        h.reward_key = o->eval_reward_key;
+        t->eval_hub = NULL;
+        rc = hub_open(&h, &t->eval_hub, e);
+    }
+    if (rc == STATUS_OK && !t->hub && !o->load_debug_rollout_data && !o->debug_rollout_only) {
+        rc = ERR(e, STATUS_INPUT, "training needs a reward: give --rm-type or --custom-rm-path");
+    }
+    json_decref(args);
+    return rc;
+}
+
+static int train_open_ports(struct train *t, struct err *e)
+{
+    const struct train_opts *o = &t->o;
+    struct engine_opts eo;
+    struct trainer_opts to;
+    int64_t response = o->rollout_max_response_len == CONF_UNSET ? 0 : o->rollout_max_response_len;
+    int64_t longest, samples;
+    int rollout = !o->debug_train_only && !o->load_debug_rollout_data;
+
+    if (t->nevals && o->eval_max_response_len > response) {
+        response = o->eval_max_response_len;
+    }
+    longest = t->longest_prompt + response;
+    if (o->sglang_context_length != CONF_UNSET && longest > o->sglang_context_length) {
+        longest = o->sglang_context_length;
+    }
+    if (rollout && longest > t->w->arch.max_positions) {
+        return ERR(e, STATUS_INPUT,
+                   "prompt of %d and %lld new tokens exceed the model's context of %d",
+                   t->longest_prompt, (long long)response, t->w->arch.max_positions);
+    }
+    memset(&eo, 0, sizeof eo);
+    samples = o->rollout_batch_size * o->n_samples_per_prompt;
+    eo.max_running =
+        (int)(o->sglang_max_running_requests != CONF_UNSET ? o->sglang_max_running_requests
+              : samples < 256                              ? (samples < 64 ? 64 : samples)
+                                                           : 256);
+    eo.max_context = (int)longest;
+    memset(&to, 0, sizeof to);
+    to.max_tokens = o->use_dynamic_batch_size ? (int)o->max_tokens_per_gpu : 1;
+    to.micro_batch = o->use_dynamic_batch_size ? 0 : (int)o->micro_batch_size;
+    to.max_len = rollout ? (int)longest : t->w->arch.max_positions;
+    if (to.micro_batch) {
+        to.max_tokens = to.max_len * to.micro_batch;
+    }
+    to.temperature = (float)o->rollout_temperature;
+    train_opts_loss(o, &to.loss);
+    to.entropy = to.loss.entropy || to.loss.entropy_coef != 0.0f;
+    t->ports_open = 1;
+    return port_native_open(&t->ports, t->w, t->ref, t->file, rollout ? &eo : NULL,
+                            o->debug_rollout_only ? NULL : &to, e);
+}
+
+/* Resumes from --load when there is a checkpoint. */
+static int train_resume(struct train *t, struct err *e)
+{
+    const struct train_opts *o = &t->o;
+    int64_t it;
+    int with_optim = 0, rc;
+
+    if (!o->load || o->debug_rollout_only) {
+        return STATUS_OK;
+    }
+    rc = ckpt_latest(o->load, &it, e);
+    if (rc == STATUS_NOTFOUND) {
+        log_info(TRAIN, "no checkpoint in %s: starting from %s", o->load, train_source(o));
+        return STATUS_OK;
+    }
+    if (rc == STATUS_OK) {
+        rc = ckpt_load(o->load, it, trainer_optim(t->ports.trainer), &with_optim, &t->state, e);
+    }
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    t->start = it + 1;
+    t->sched_pos = json_integer_value(json_object_get(t->state, "sched_pos"));
+    t->w->version = json_integer_value(json_object_get(t->state, "weight_version"));
+    if (t->data && json_is_object(json_object_get(t->state, "dataset"))) {
+        rc = prompts_restore(t->data, json_object_get(t->state, "dataset"), e);
+    }
+    log_info(TRAIN, "resuming after rollout %lld from %s%s", (long long)it, o->load,
+             with_optim ? "" : " (without optimizer state)");
+    return rc;
+}
+
+static int train_open_run(struct train *t, struct err *e)
+{
+    const struct train_opts *o = &t->o;
+    json_t *config = json_pack("{s:o,s:o}", "options", conf_dump_json(t->conf), "sources",
+                               conf_dump_sources(t->conf));
+    json_t *manifest = ckpt_manifest(&t->dev->plan);
+    char *dir = o->run_dir ? mem_strdup(o->run_dir)
+                : o->save  ? fsio_join(o->save, "run")
+                           : runfolder_default();
+    int rc;
+
+    json_object_set_new(manifest, "version", json_string(MILES_VERSION));
+    json_object_set_new(manifest, "device", json_string(t->dev->name));
+    json_object_set_new(manifest, "isa", json_string(t->dev->isa));
+    rc = runfolder_open(dir, config, manifest, t->start, &t->run, e);
+    if (rc == STATUS_OK) {
+        log_info(TRAIN, "%s, %.1fM parameters, %s on %lld threads, run folder %s",
+                 t->w->arch.family, (double)weights_count(t->w) / 1e6, t->dev->isa,
+                 (long long)(o->threads ? o->threads : 0), dir);
+    }
+    json_decref(config);
+    json_decref(manifest);
+    mem_free(dir);
+    return rc;
+}
+
+static int train_run(struct train *t, struct err *e)
+{
+    struct progress bar;
+    struct loop_cfg c;
+    struct loop *l = NULL;
+    int rc;
+
+    memset(&c, 0, sizeof c);
+    c.o = &t->o;
+    c.rollout = t->ports.engine ? &t->ports.rollout : NULL;
+    c.train = t->ports.trainer ? &t->ports.train : NULL;
+    c.hub = t->hub;
+    c.eval_hub = t->eval_hub;
+    c.enc = &t->enc;
+    c.data = t->data;
+    c.evals = t->evals;
+    c.nevals = t->nevals;
+    c.world = world_system();
+    c.start_rollout = t->start;
+    c.num_rollout = t->num_rollout;
+    c.sched_pos = t->sched_pos;
+    c.progress = progress_show;
+    c.progress_arg = &bar;
+    progress_open(&bar);
+    rc = loop_open(&c, &l, e);
+    rc = rc == STATUS_OK ? STATUS_AGAIN : rc;
+    while (rc == STATUS_AGAIN) {
+        rc = loop_tick(l, e);
+        if (rc == STATUS_AGAIN && runfolder_status(t->run, e) != STATUS_OK) {
+            rc = e->code;
+        }
+    }
+    progress_close(&bar);
+    loop_close(l);
+    return rc;
+}
+
+static void train_close(struct train *t)
+{
+    if (t->ports_open) {
+        port_native_close(&t->ports);
+    }
+    if (t->eval_hub != t->hub) {
+        hub_close(t->eval_hub);
+    }
+    hub_close(t->hub);
+    for (int i = 0; i < t->nevals; i++) {
+        prompts_close(t->evals[i].data);
+    }
+    prompts_close(t->data);
+    promptenc_close(&t->enc);
+    weights_release(t->ref);
+    weights_release(t->w);
+    device_close(t->dev);
+    wfile_close(t->file);
+    json_decref(t->state);
+    runfolder_close(t->run);
+}
+
+static int train_all(struct train *t, struct err *e)
+{
+    int rc = train_opts_validate(&t->o, e);
+    if (rc == STATUS_OK && !t->o.hf_checkpoint) {
+        rc = ERR(e, STATUS_INPUT, "--hf-checkpoint is needed");
+    }
+    if (rc == STATUS_OK && t->o.save) {
+        rc = fsio_mkdirs(t->o.save, e);
+    }
+    if (rc == STATUS_OK && t->o.save) {
+        rc = ckpt_clean(t->o.save, e);
+    }
+    if (rc == STATUS_OK) {
+        rc = train_open_model(t, e);
+    }
+    if (rc == STATUS_OK) {
+        rc = train_open_data(t, e);
+    }
+    if (rc == STATUS_OK) {
+        rc =
+            train_opts_num_rollout(&t->o, t->data ? prompts_count(t->data) : 0, &t->num_rollout, e);
+    }
+    if (rc == STATUS_OK) {
+        rc = train_open_hubs(t, e);
+    }
+    if (rc == STATUS_OK) {
+        rc = train_open_ports(t, e);
+    }
+    if (rc == STATUS_OK) {
+        rc = train_resume(t, e);
+    }
+    if (rc == STATUS_OK && t->o.start_rollout_id != CONF_UNSET) {
+        t->start = t->o.start_rollout_id;
+    }
+    if (rc == STATUS_OK) {
+        rc = train_open_run(t, e);
+    }
+    return rc == STATUS_OK ? train_run(t, e) : rc;
+}
+
+int cmd_train(int argc, char **argv)
+{
+    struct train *t = mem_alloc(sizeof *t);
+    struct err e = {0};
+    int rc;
+
+    t->conf = conf_new();
+    conf_add(t->conf, train_opts_table, &t->o);
+    conf_add_known(t->conf, known_flags);
+    rc = conf_parse(t->conf, argc - 1, argv + 1, &e);
+    if (rc == STATUS_END) {
+        printf("usage: miles train --hf-checkpoint DIR --prompt-data FILE [--flag value ...]\n\n");
+        conf_help(t->conf, stdout);
+        rc = STATUS_OK;
+    } else if (rc == STATUS_OK) {
+        rc = train_all(t, &e);
+        if (rc != STATUS_OK) {
+            log_error(TRAIN, "%s", e.msg);
+        }
+    } else {
+        cmd_fail(rc, &e);
+    }
+    train_close(t);
+    conf_free(t->conf);
+    mem_free(t);
+    return rc == STATUS_OK ? CMD_OK : rc == STATUS_INPUT ? CMD_USAGE : CMD_FAILED;
+}

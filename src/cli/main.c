@@ -1,0 +1,61 @@
+/* The program: picks the command. Only this file may call exit. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "cli/cmd.h"
+#include "num/device.h"
+
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *doc;
+} commands[] = {
+    {"train", cmd_train, "train a model by reinforcement learning"},
+    {"generate", cmd_generate, "sample an answer to a prompt"},
+    {"import", cmd_import, "write a GGUF file as a Hugging Face folder"},
+};
+
+#define NCOMMANDS ((int)(sizeof commands / sizeof commands[0]))
+
+int cmd_fail(int status, const struct err *e)
+{
+    fprintf(stderr, "miles: %s\n", e->msg);
+    return status == STATUS_INPUT ? CMD_USAGE : CMD_FAILED;
+}
+
+static void usage(FILE *out)
+{
+    fprintf(out, "usage: miles COMMAND [--flag value ...]\n\n");
+    for (int i = 0; i < NCOMMANDS; i++) {
+        fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].doc);
+    }
+    fprintf(
+        out,
+        "\n`miles COMMAND --help` lists the flags of a command; `miles --version` the version.\n");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        usage(stderr);
+        return CMD_USAGE;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("miles %s (%s)\n", MILES_VERSION, device_best_isa());
+        return CMD_OK;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
+        usage(stdout);
+        return CMD_OK;
+    }
+    for (int i = 0; i < NCOMMANDS; i++) {
+        if (strcmp(argv[1], commands[i].name) == 0) {
+            return commands[i].run(argc - 1, argv + 1);
+        }
+    }
+    fprintf(stderr, "miles: unknown command %s\n\n", argv[1]);
+    usage(stderr);
+    return CMD_USAGE;
+}
