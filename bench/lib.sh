@@ -1,0 +1,108 @@
+# shellcheck shell=bash
+# What every script of bench/ and tests/live/ shares: where the binary, the model and Python are.
+#
+#     . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+#     lib_binary; lib_model; lib_python; lib_work
+#     "$MILES" generate --hf-checkpoint "$MODEL" ...      "$PYTHON" ...      > "$WORK/out"
+#
+# Environment, all optional:
+#     MILES_BUILD      build folder with the binary             default: build/ of this tree
+#     MILES_SMOLLM2    model folder, fetched when absent        default: smollm2/ in the cache
+#     MILES_ORACLES    Python venv, installed when absent       default: oracles/ in the cache
+#     MILES_CACHE      the cache itself                         default: ~/.cache/miles
+#     MILES_TEST_DATA  tokenizers, templates, math sets         no default
+#     MILES_KEEP=1     keep the work folder of a script
+#
+# A script's last line is `name=value ...` on stdout; what it says on the way goes to stderr.
+
+set -euo pipefail
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+CACHE=${MILES_CACHE:-$HOME/.cache/miles}
+
+lib_say() {
+    printf '%s\n' "$*" >&2
+}
+
+lib_die() {
+    lib_say "${0##*/}: $*"
+    exit 1
+}
+
+# Sets MILES, the program to run.
+lib_binary() {
+    local build=${MILES_BUILD:-$ROOT/build}
+    [ -x "$build/miles" ] ||
+        lib_die "no $build/miles: build it (cmake -S . -B build && cmake --build build) or set MILES_BUILD"
+    MILES=$(cd "$build" && pwd)/miles
+    export MILES_BUILD=${MILES%/miles}
+}
+
+# Sets MODEL, the folder of SmolLM2-135M-Instruct. Needs lib_binary: the import is done by miles.
+lib_model() {
+    MODEL=${MILES_SMOLLM2:-$CACHE/smollm2}
+    if [ ! -f "$MODEL/config.json" ]; then
+        lib_say "fetching the model into $MODEL"
+        "$ROOT/tools/fetch_smollm2.sh" "$MODEL" >&2
+    fi
+    export MILES_SMOLLM2=$MODEL
+}
+
+# Sets PYTHON, an interpreter that has torch, transformers, tokenizers, trl and the others.
+lib_python() {
+    export MILES_ORACLES=${MILES_ORACLES:-$CACHE/oracles}
+    export PYTHON=$MILES_ORACLES/bin/python
+    "$ROOT/tools/setup.sh" oracles >&2
+    # The packages must never look for models in the network, nor fork under loaded tokenizers.
+    export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+}
+
+# Sets DATA, the folder of test data. Without one the script is skipped visibly; CI does not skip.
+lib_data() {
+    DATA=${MILES_TEST_DATA:-}
+    if [ -z "$DATA" ]; then
+        [ "${CI:-}" != true ] || lib_die "MILES_TEST_DATA is not set"
+        lib_say "SKIP: MILES_TEST_DATA is not set"
+        exit 77
+    fi
+}
+
+# Sets WORK, an empty folder that is gone when the script ends.
+lib_work() {
+    WORK=$(mktemp -d "${TMPDIR:-/tmp}/miles-${0##*/}.XXXXXX")
+    if [ "${MILES_KEEP:-0}" = 1 ]; then
+        lib_say "work folder: $WORK"
+    else
+        trap 'rm -rf "$WORK"' EXIT
+    fi
+}
+
+# lib_train RUN_DIR ARGS...: one training run with its run folder at RUN_DIR. The log is kept beside
+# it as RUN_DIR.log and shown when the run fails.
+lib_train() {
+    local dir=$1
+    shift
+    if ! "$MILES" train --run-dir "$dir" "$@" >"$dir.log" 2>&1; then
+        tail -n 30 "$dir.log" >&2
+        lib_die "miles train failed: $*"
+    fi
+}
+
+# lib_metric RUN_DIR KEY: the values of KEY in RUN_DIR/metrics.jsonl, one a line, in file order.
+lib_metric() {
+    python3 -c '
+import json, sys
+with open(sys.argv[1]) as lines:
+    for line in lines:
+        record = json.loads(line)
+        if sys.argv[2] in record:
+            print(record[sys.argv[2]])
+' "$1/metrics.jsonl" "$2"
+}
+
+# The median of the numbers on stdin.
+lib_median() {
+    python3 -c '
+import statistics, sys
+print("%.4g" % statistics.median(float(x) for x in sys.stdin.read().split()))'
+}
