@@ -41,6 +41,7 @@ const struct world *world_system(void)
         sigaction(SIGINT, &a, NULL);
         sigaction(SIGTERM, &a, NULL);
         signal(SIGPIPE, SIG_IGN);
+        signal(SIGXFSZ, SIG_IGN); /* a write past the limit fails, and is reported, instead */
         installed = 1;
     }
     return &w;

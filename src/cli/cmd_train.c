@@ -135,6 +135,10 @@ static int train_open_data(struct train *t, struct err *e)
         }
         p.path = o->eval_prompt_data.v[i + 1];
         rc = prompts_open(&s->data, &p, e);
+        if (rc == STATUS_OK && prompts_dropped(s->data)) {
+            log_warn(DATA, "%lld prompts of %s are too long and were left out",
+                     (long long)prompts_dropped(s->data), o->eval_prompt_data.v[i]);
+        }
         if (rc == STATUS_OK) {
             s->name = o->eval_prompt_data.v[i];
             t->nevals++;
@@ -381,6 +385,7 @@ int cmd_train(int argc, char **argv)
     struct err e = {0};
     int rc;
 
+    world_system();
     t->conf = conf_new();
     conf_add(t->conf, train_opts_table, &t->o);
     conf_add_known(t->conf, known_flags);

@@ -1,4 +1,5 @@
 /* The program: picks the command. Only this file may call exit. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -52,7 +53,12 @@ int main(int argc, char **argv)
     }
     for (int i = 0; i < NCOMMANDS; i++) {
         if (strcmp(argv[1], commands[i].name) == 0) {
-            return commands[i].run(argc - 1, argv + 1);
+            int rc = commands[i].run(argc - 1, argv + 1);
+            if (fflush(stdout) != 0 || ferror(stdout)) {
+                fprintf(stderr, "miles: cannot write the output: %s\n", strerror(errno));
+                return rc == CMD_OK ? CMD_FAILED : rc;
+            }
+            return rc;
         }
     }
     fprintf(stderr, "miles: unknown command %s\n\n", argv[1]);

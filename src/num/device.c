@@ -77,6 +77,10 @@ int device_open(const char *name, const char *isa, int threads, const struct pla
     if (strcmp(name, "cpu") == 0 && plan->f32) {
         return ERR(e, STATUS_UNSUPPORTED, "f32 without rounding runs on the ref device only");
     }
+    if (plan->leaves < 1 || plan->leaves > PLAN_MAX_LEAVES ||
+        (plan->leaves & (plan->leaves - 1)) != 0) {
+        return ERR(e, STATUS_INPUT, "%d leaves: 1, 2, 4 or 8 are possible", plan->leaves);
+    }
     d = mem_alloc(sizeof *d);
     d->plan = *plan;
     d->pool = pool_new(threads);

@@ -94,6 +94,7 @@ int promptenc_encode(const struct promptenc *p, const json_t *prompt, const json
     mem_free(text);
     if (rc == STATUS_OK && (count < 1 || count > (1u << 24))) {
         mem_free(*ids);
+        *ids = NULL;
         rc = ERR(e, STATUS_INPUT, "the prompt has %zu tokens", count);
     }
     if (rc == STATUS_OK) {
