@@ -38,6 +38,7 @@ struct train {
     int ports_open;
     struct runfolder *run;
     int longest_prompt;
+    int64_t prompt_limit; /* tokens; longer prompts of the set being read are left out */
     int64_t start, num_rollout, sched_pos;
     json_t *state; /* of the checkpoint */
 };
@@ -85,7 +86,7 @@ static int train_keep(void *arg, const struct prompts_row *row, struct err *e)
         return rc;
     }
     mem_free(ids);
-    if (t->o.rollout_max_prompt_len != CONF_UNSET && n > t->o.rollout_max_prompt_len) {
+    if (t->prompt_limit != CONF_UNSET && n > t->prompt_limit) {
         return 0;
     }
     t->longest_prompt = n > t->longest_prompt ? n : t->longest_prompt;
@@ -99,6 +100,7 @@ static int train_open_data(struct train *t, struct err *e)
     int rc = promptenc_open(&t->enc, t->file, o->chat_template_path, o->apply_chat_template,
                             o->apply_chat_template_kwargs, e);
 
+    t->prompt_limit = o->rollout_max_prompt_len;
     memset(&p, 0, sizeof p);
     p.input_key = o->input_key;
     p.label_key = o->label_key;
@@ -121,6 +123,7 @@ static int train_open_data(struct train *t, struct err *e)
                      (long long)prompts_dropped(t->data));
         }
     }
+    t->prompt_limit = o->eval_max_prompt_len;
     p.shuffle = 0;
     p.group_size = o->n_samples_per_eval_prompt;
     p.input_key = o->eval_input_key;

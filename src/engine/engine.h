@@ -6,7 +6,8 @@
  *     engine_submit(g, &group, &e);                    tokens are copied
  *     while (engine_busy(g)) {
  *         engine_step(g, &e);
- *         while (engine_take(g, &result)) { ...; }     valid until the next step
+ *         while (engine_take(g, &result)) { ...; }     valid until engine_take returns 0 or the
+ * next step
  *     }
  *     engine_close(g);
  *

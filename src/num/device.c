@@ -79,7 +79,7 @@ int device_open(const char *name, const char *isa, int threads, const struct pla
     }
     if (plan->leaves < 1 || plan->leaves > PLAN_MAX_LEAVES ||
         (plan->leaves & (plan->leaves - 1)) != 0) {
-        return ERR(e, STATUS_INPUT, "%d leaves: 1, 2, 4 or 8 are possible", plan->leaves);
+        return ERR(e, STATUS_INPUT, "--numeric-leaves %d: 1, 2, 4 or 8 are possible", plan->leaves);
     }
     d = mem_alloc(sizeof *d);
     d->plan = *plan;

@@ -570,8 +570,9 @@ static int loop_train(struct loop *l, struct err *e)
 /* ---- saving and the next step ------------------------------------------------------------------
  */
 
-/* 1 when every file of the folder is one that an export writes: such a folder may be replaced. */
-static int loop_is_export(const char *dir)
+/* 1 when every file of the folder is one that an export writes: such a folder may be replaced. Else
+ * the first other name is put into `other` ("" when there is none). */
+static int loop_is_export(const char *dir, char *other, size_t size)
 {
     static const char *const names[] = {"config.json",
                                         "generation_config.json",
@@ -591,6 +592,9 @@ static int loop_is_export(const char *dir)
         }
         found |= strstr(de->d_name, ".safetensors") != NULL;
         all = known;
+        if (!known) {
+            snprintf(other, size, "%s", de->d_name);
+        }
     }
     if (d) {
         closedir(d);
@@ -601,10 +605,11 @@ static int loop_is_export(const char *dir)
 static int loop_export(struct loop *l, struct err *e)
 {
     char id[32], *dir;
+    char other[256] = "";
     int rc = STATUS_OK;
     snprintf(id, sizeof id, "%lld", (long long)l->rollout);
     dir = conf_expand(l->c.o->save_hf, id);
-    if (loop_is_export(dir)) {
+    if (loop_is_export(dir, other, sizeof other)) {
         char *model = realpath(l->c.o->hf_checkpoint ? l->c.o->hf_checkpoint : dir, NULL);
         char *here = realpath(dir, NULL);
         if (l->c.o->hf_checkpoint && model && here && strcmp(model, here) == 0) {
@@ -614,6 +619,8 @@ static int loop_export(struct loop *l, struct err *e)
         }
         free(model);
         free(here);
+    } else if (other[0]) {
+        rc = ERR(e, STATUS_INPUT, "--save-hf %s holds %s: give a new folder", dir, other);
     }
     if (rc == STATUS_OK) {
         rc = l->c.train->export_hf(l->c.train->self, dir, e);

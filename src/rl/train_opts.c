@@ -521,9 +521,23 @@ static int check_sources(const struct train_opts *o, struct err *e)
     return 0;
 }
 
+static int check_debug(const struct train_opts *o, struct err *e)
+{
+    if (o->debug_rollout_only && o->load_debug_rollout_data) {
+        return ERR(e, STATUS_INPUT,
+                   "--debug-rollout-only and --load-debug-rollout-data exclude each other");
+    }
+    if (o->rollout_stop.n > 0) {
+        return ERR(e, STATUS_UNSUPPORTED,
+                   "--rollout-stop is not supported yet: give --rollout-stop-token-ids");
+    }
+    return STATUS_OK;
+}
+
 int train_opts_validate(struct train_opts *o, struct err *e)
 {
     int rc = check_sources(o, e);
+    rc = rc ? rc : check_debug(o, e);
     rc = rc ? rc : derive_batch(o, e);
     rc = rc ? rc : check_packing(o, e);
     rc = rc ? rc : derive_sampling(o, e);
