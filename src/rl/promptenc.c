@@ -70,7 +70,8 @@ int promptenc_encode(const struct promptenc *p, const json_t *prompt, const json
                      int32_t **ids, int *n, struct err *e)
 {
     char *text = NULL;
-    size_t len = 0, count;
+    int32_t *out = NULL;
+    size_t len = 0, count = 0;
     json_t *wrapped = NULL;
     int rc = STATUS_OK;
 
@@ -89,15 +90,15 @@ int promptenc_encode(const struct promptenc *p, const json_t *prompt, const json
         rc = ERR(e, STATUS_INPUT, "the prompt is a list of messages: give --apply-chat-template");
     }
     if (rc == STATUS_OK) {
-        rc = tokenizer_encode(p->tok, text, len, 0, ids, &count, e);
+        rc = tokenizer_encode(p->tok, text, len, 0, &out, &count, e);
     }
     mem_free(text);
     if (rc == STATUS_OK && (count < 1 || count > (1u << 24))) {
-        mem_free(*ids);
-        *ids = NULL;
+        mem_free(out);
         rc = ERR(e, STATUS_INPUT, "the prompt has %zu tokens", count);
     }
     if (rc == STATUS_OK) {
+        *ids = out;
         *n = (int)count;
     }
     return rc;
