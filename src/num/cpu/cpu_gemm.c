@@ -1,0 +1,190 @@
+/* The CPU device's products: how a product, an input gradient and a weight gradient are cut into
+ * tasks, and how weights are packed. */
+#include <string.h>
+
+#include "base/thread.h"
+#include "num/cpu/cpu_int.h"
+
+/* ---- products ----------------------------------------------------------------------------------
+ */
+
+struct cpu_gemm {
+    struct kern_gemm g;
+    const struct cpu *c;
+    int mstep, nstep, ntasks;
+};
+
+static void cpu_gemm_task(void *arg, int task, int worker)
+{
+    const struct cpu_gemm *t = arg;
+    int m0 = task / t->ntasks * t->mstep, n0 = task % t->ntasks * t->nstep;
+    int m1 = m0 + t->mstep < t->g.m ? m0 + t->mstep : t->g.m;
+    int n1 = n0 + t->nstep < t->g.n ? n0 + t->nstep : t->g.n;
+    t->c->k.gemm(&t->g, m0, m1, n0, n1, t->c->worker[worker].p);
+}
+
+static void cpu_gemm_run(struct device *d, struct cpu_gemm *t)
+{
+    struct cpu *c = cpu_of(d);
+    int threads = pool_size(d->pool);
+    size_t kp = (size_t)t->g.ktiles * 32;
+
+    t->c = c;
+    cpu_scratch_all(d, (size_t)c->k.rows * kp * 4 + 2 * PLAN_MAX_LEAVES * 4096 + 4096);
+    /* rows that stay in the second-level cache beside a column panel */
+    t->mstep = (int)((768 << 10) / (kp * 2)) / 32 * 32;
+    t->mstep = t->mstep < 32 ? 32 : t->mstep > 512 ? 512 : t->mstep;
+    t->nstep = ceil_div(ceil_div(t->g.n, 32), threads * (t->g.m > 64 ? 2 : 4)) * 32;
+    t->nstep = t->nstep < 64 ? 64 : t->nstep;
+    t->ntasks = ceil_div(t->g.n, t->nstep);
+    pool_run(d->pool, cpu_gemm_task, t, ceil_div(t->g.m, t->mstep) * t->ntasks);
+}
+
+void cpu_linear(struct device *d, const struct tensor *x, const struct wview *w,
+                const struct tensor *bias, enum device_store how, struct tensor *y)
+{
+    struct cpu_gemm t;
+    memset(&t, 0, sizeof t);
+    t.g.a = x->data;
+    t.g.lda = x->ld;
+    t.g.b = w->fwd;
+    t.g.ktiles = w->k / 32;
+    t.g.m = (int)x->rows;
+    t.g.n = w->n;
+    t.g.k = w->k;
+    t.g.leaves = &w->kleaf;
+    t.g.c = y->data;
+    t.g.ldc = y->ld;
+    t.g.c_f32 = y->dtype == DTYPE_F32;
+    t.g.accumulate = how == DEVICE_ACCUMULATE;
+    t.g.bias = bias ? bias->data : NULL;
+    cpu_gemm_run(d, &t);
+}
+
+void cpu_linear_dx(struct device *d, const struct tensor *dy, const struct wview *w,
+                   struct tensor *dx)
+{
+    struct cpu_gemm t;
+    memset(&t, 0, sizeof t);
+    t.g.a = dy->data;
+    t.g.lda = dy->ld;
+    t.g.b = w->bwd;
+    t.g.ktiles = ceil_div(w->n, 32);
+    t.g.m = (int)dy->rows;
+    t.g.n = w->k;
+    t.g.k = w->n;
+    t.g.leaves = &w->nleaf;
+    t.g.c = dx->data;
+    t.g.ldc = dx->ld;
+    t.g.c_f32 = dx->dtype == DTYPE_F32;
+    cpu_gemm_run(d, &t);
+}
+
+struct cpu_dw {
+    struct kern_dw g;
+    struct cpu *c;
+    const struct tensor *dy, *x;
+    const struct leaf_rows *leaves;
+    const int32_t *tile_row;  /* first row of each t tile */
+    const int32_t *tile_rows; /* rows in it */
+    uint16_t *dyt, *xp;
+    int nstep;
+};
+
+static void cpu_dw_pack(void *arg, int task, int worker)
+{
+    struct cpu_dw *t = arg;
+    size_t row = (size_t)t->tile_row[task];
+    (void)worker;
+    t->c->k.pack_dyt((const uint16_t *)t->dy->data + row * (size_t)t->dy->ld, t->dy->ld,
+                     t->tile_rows[task], 0, (t->g.n + 15) / 16 * 16, task, t->g.ttiles, t->dyt);
+    t->c->k.pack_xp((const uint16_t *)t->x->data + row * (size_t)t->x->ld, t->x->ld,
+                    t->tile_rows[task], t->g.k, task, t->xp);
+}
+
+static void cpu_dw_task(void *arg, int task, int worker)
+{
+    struct cpu_dw *t = arg;
+    int n0 = task * t->nstep, n1 = n0 + t->nstep < t->g.n ? n0 + t->nstep : t->g.n;
+    if (t->c->k.dw(&t->g, n0, n1, t->c->worker[worker].p)) {
+        atomic_store(&t->c->bad, 1);
+    }
+}
+
+void cpu_linear_dw(struct device *d, const struct tensor *dy, const struct tensor *x,
+                   const struct leaf_rows *leaves, struct tensor *grad)
+{
+    struct cpu *c = cpu_of(d);
+    struct cpu_dw t;
+    int tiles = 0, n = (int)grad->rows, k = (int)grad->cols;
+    int32_t *tb0, *row, *cnt;
+    size_t nblocks = (size_t)ceil_div(n, 32) * 2;
+
+    for (int l = 0; l < leaves->n; l++) {
+        tiles += ceil_div(leaves->start[l + 1] - leaves->start[l], 32);
+    }
+    if (!tiles) {
+        return;
+    }
+    tb0 = cpu_grow(&c->index, sizeof(int32_t) * ((size_t)leaves->n + 1 + 2 * (size_t)tiles));
+    row = tb0 + leaves->n + 1;
+    cnt = row + tiles;
+    tiles = 0;
+    for (int l = 0; l < leaves->n; l++) {
+        tb0[l] = tiles;
+        for (int r = leaves->start[l]; r < leaves->start[l + 1]; r += 32) {
+            row[tiles] = r;
+            cnt[tiles++] = leaves->start[l + 1] - r < 32 ? leaves->start[l + 1] - r : 32;
+        }
+    }
+    tb0[leaves->n] = tiles;
+
+    memset(&t, 0, sizeof t);
+    t.c = c;
+    t.dy = dy;
+    t.x = x;
+    t.leaves = leaves;
+    t.tile_row = row;
+    t.tile_rows = cnt;
+    t.dyt = cpu_grow(&c->shared, (nblocks + (size_t)(k / 16)) * (size_t)tiles * 1024);
+    t.xp = t.dyt + nblocks * (size_t)tiles * 512;
+    t.g.dyt = t.dyt;
+    t.g.xp = t.xp;
+    t.g.ttiles = tiles;
+    t.g.ktiles = k / 16;
+    t.g.n = n;
+    t.g.k = k;
+    t.g.nleaf = leaves->n;
+    t.g.tb0 = tb0;
+    t.g.grad = grad->data;
+    t.g.ldg = grad->ld;
+    t.g.scale = (float)((int64_t)1 << PLAN_QUANTUM);
+    cpu_scratch_all(d, 65536);
+    pool_run(d->pool, cpu_dw_pack, &t, tiles);
+    t.nstep = ceil_div(ceil_div(n, 32), pool_size(d->pool) * 4) * 32;
+    pool_run(d->pool, cpu_dw_task, &t, ceil_div(n, t.nstep));
+}
+
+struct cpu_pack {
+    const struct kern *k;
+    const struct tensor *w;
+    struct wview *v;
+    int nblocks;
+};
+
+static void cpu_pack_task(void *arg, int task, int worker)
+{
+    const struct cpu_pack *t = arg;
+    (void)worker;
+    if (task < t->nblocks) {
+        t->k->pack_fwd(t->w->data, t->w->ld, t->v->n, t->v->k, task, t->v->fwd);
+    } else {
+        t->k->pack_bwd(t->w->data, t->w->ld, t->v->n, t->v->k, task - t->nblocks, t->v->bwd);
+    }
+}
+
+void cpu_pack_fn(struct device *d, const struct tensor *w16, struct wview *view)
+{
+    struct cpu_pack t = {&cpu_of(d)->k, w16, view, ceil_div(view->n, 16)};
+    pool_run(d->pool, cpu_pack_task, &t, t.nblocks + (view->bwd ? view->k / 16 : 0));
+}

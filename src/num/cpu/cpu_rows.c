@@ -1,0 +1,346 @@
+/* The CPU device's operations on rows (norms, activations, embedding, log-probs) and the optimizer,
+ * cut into tasks. */
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/status.h"
+#include "base/thread.h"
+#include "num/cpu/cpu_int.h"
+#include "num/exact.h"
+#include "num/vmath.h"
+
+/* ---- column sums over leaves -------------------------------------------------------------------
+ */
+
+struct cpu_cols {
+    struct cpu *c;
+    const struct tensor *dy, *x, *rstd;
+    const struct leaf_rows *leaves;
+    int64_t *grad;
+};
+
+static void cpu_cols_task(void *arg, int task, int worker)
+{
+    struct cpu_cols *t = arg;
+    const float scale = (float)((int64_t)1 << PLAN_QUANTUM);
+    int bad = 0;
+    (void)worker;
+    for (int l = 0; l < t->leaves->n; l++) {
+        int r0 = t->leaves->start[l], r1 = t->leaves->start[l + 1];
+        bad |= t->x ? t->c->k.rmsnorm_dw(t->dy->data, t->dy->ld, t->x->data, t->x->ld,
+                                         t->rstd->data, r0, r1, task * 16, t->grad, scale)
+                    : t->c->k.bias_dw(t->dy->data, t->dy->ld, r0, r1, task * 16, t->grad, scale);
+    }
+    if (bad) {
+        atomic_store(&t->c->bad, 1);
+    }
+}
+
+void cpu_bias_dw(struct device *d, const struct tensor *dy, const struct leaf_rows *leaves,
+                 struct tensor *grad)
+{
+    struct cpu_cols t = {cpu_of(d), dy, NULL, NULL, leaves, grad->data};
+    pool_run(d->pool, cpu_cols_task, &t, ceil_div((int)grad->cols, 16));
+}
+
+/* ---- norms -------------------------------------------------------------------------------------
+ */
+
+struct cpu_norm {
+    const struct kern *k;
+    const struct tensor *dy, *x, *w, *y;
+    float eps;
+    float *rstd;
+    int64_t rld;
+    const struct tensor *dx;
+};
+
+static void cpu_norm_row(const void *arg, int r)
+{
+    const struct cpu_norm *t = arg;
+    t->k->rmsnorm(ROW16(t->x, r), t->w->data, (int)t->x->cols, t->eps, ROW16(t->y, r),
+                  t->rstd ? t->rstd + r : NULL);
+}
+
+void cpu_rmsnorm(struct device *d, const struct tensor *x, const struct tensor *w, float eps,
+                 struct tensor *y, struct tensor *rstd)
+{
+    struct cpu_norm t = {&cpu_of(d)->k, NULL, x, w, y, eps, rstd ? rstd->data : NULL, 0, NULL};
+    cpu_each_row(d, (int)x->rows, 32, cpu_norm_row, &t);
+}
+
+static void cpu_norm_bwd_row(const void *arg, int r)
+{
+    const struct cpu_norm *t = arg;
+    t->k->rmsnorm_bwd(ROW16(t->dy, r), ROW16(t->x, r), t->w->data, (int)t->x->cols, t->rstd[r],
+                      ROW32(t->dx, r));
+}
+
+void cpu_rmsnorm_bwd(struct device *d, const struct tensor *dy, const struct tensor *x,
+                     const struct tensor *w, const struct tensor *rstd,
+                     const struct leaf_rows *leaves, struct tensor *dx, struct tensor *grad_w)
+{
+    struct cpu_norm t = {&cpu_of(d)->k, dy, x, w, NULL, 0.0f, rstd->data, 0, dx};
+    struct cpu_cols c = {cpu_of(d), dy, x, rstd, leaves, grad_w->data};
+    cpu_each_row(d, (int)x->rows, 32, cpu_norm_bwd_row, &t);
+    pool_run(d->pool, cpu_cols_task, &c, ceil_div((int)x->cols, 16));
+}
+/* ---- elementwise, embedding, logits ------------------------------------------------------------
+ */
+
+struct cpu_two {
+    const struct kern *k;
+    struct cpu *c;
+    const struct tensor *a, *b, *o;
+    const int32_t *ids;
+};
+
+static void cpu_swiglu_row(const void *arg, int r)
+{
+    const struct cpu_two *t = arg;
+    t->k->swiglu(ROW16(t->a, r), (int)t->o->cols, ROW16(t->o, r));
+}
+
+void cpu_swiglu(struct device *d, const struct tensor *gu, struct tensor *y)
+{
+    struct cpu_two t = {&cpu_of(d)->k, NULL, gu, NULL, y, NULL};
+    cpu_each_row(d, (int)y->rows, 16, cpu_swiglu_row, &t);
+}
+
+static void cpu_swiglu_bwd_row(const void *arg, int r)
+{
+    const struct cpu_two *t = arg;
+    t->k->swiglu_bwd(ROW16(t->a, r), ROW16(t->b, r), (int)t->a->cols, ROW16(t->o, r));
+}
+
+void cpu_swiglu_bwd(struct device *d, const struct tensor *dy, const struct tensor *gu,
+                    struct tensor *dgu)
+{
+    struct cpu_two t = {&cpu_of(d)->k, NULL, dy, gu, dgu, NULL};
+    cpu_each_row(d, (int)dy->rows, 16, cpu_swiglu_bwd_row, &t);
+}
+
+static void cpu_gather_row(const void *arg, int r)
+{
+    const struct cpu_two *t = arg;
+    size_t sz = dtype_size(t->a->dtype);
+    memcpy((char *)t->o->data + (size_t)r * (size_t)t->o->ld * sz,
+           (const char *)t->a->data + (size_t)t->ids[r] * (size_t)t->a->ld * sz,
+           (size_t)t->a->cols * sz);
+}
+
+void cpu_gather(struct device *d, const struct tensor *x, const int32_t *row, struct tensor *y)
+{
+    struct cpu_two t = {NULL, NULL, x, NULL, y, row};
+    cpu_each_row(d, (int)y->rows, 64, cpu_gather_row, &t);
+}
+
+void cpu_scatter(struct device *d, const struct tensor *x, const int32_t *row, struct tensor *y)
+{
+    size_t sz = dtype_size(y->dtype);
+    (void)d;
+    memset(y->data, 0, (size_t)y->rows * (size_t)y->ld * sz);
+    for (int i = 0; i < (int)x->rows; i++) {
+        memcpy((char *)y->data + (size_t)row[i] * (size_t)y->ld * sz,
+               (const char *)x->data + (size_t)i * (size_t)x->ld * sz, (size_t)x->cols * sz);
+    }
+}
+
+static void cpu_embed_bwd_cols(void *arg, int task, int worker)
+{
+    const struct cpu_two *t = arg;
+    int c0 = task * 64, n = (int)t->a->cols - c0 < 64 ? (int)t->a->cols - c0 : 64;
+    (void)worker;
+    for (int r = 0; r < (int)t->a->rows; r++) {
+        int64_t *g = (int64_t *)t->o->data + (size_t)t->ids[r] * (size_t)t->o->ld + c0;
+        if (t->k->add_row(ROW32(t->a, r) + c0, n, g, (float)((int64_t)1 << PLAN_QUANTUM))) {
+            atomic_store(&t->c->bad, 1);
+        }
+    }
+}
+
+void cpu_embed_bwd(struct device *d, const struct tensor *dy, const int32_t *ids,
+                   struct tensor *grad)
+{
+    struct cpu_two t = {&cpu_of(d)->k, cpu_of(d), dy, NULL, grad, ids};
+    pool_run(d->pool, cpu_embed_bwd_cols, &t, ceil_div((int)dy->cols, 64));
+}
+
+static void cpu_copy_row(const void *arg, int r)
+{
+    const struct cpu_two *t = arg;
+    size_t bytes = (size_t)t->a->ld * dtype_size(t->a->dtype);
+    memcpy((char *)t->o->data + (size_t)r * bytes, (const char *)t->a->data + (size_t)r * bytes,
+           bytes);
+}
+
+void cpu_copy(struct device *d, const struct tensor *x, struct tensor *y)
+{
+    struct cpu_two t = {NULL, NULL, x, NULL, y, NULL};
+    if (x->data != y->data) {
+        cpu_each_row(d, (int)x->rows, 128, cpu_copy_row, &t);
+    }
+}
+
+static void cpu_convert_row(const void *arg, int r)
+{
+    const struct cpu_two *t = arg;
+    t->k->to_bf16(ROW32(t->a, r), (int)t->a->ld, ROW16(t->o, r));
+}
+
+void cpu_convert(struct device *d, const struct tensor *x, struct tensor *y)
+{
+    struct cpu_two t = {&cpu_of(d)->k, NULL, x, NULL, y, NULL};
+    cpu_each_row(d, (int)x->rows, 32, cpu_convert_row, &t);
+}
+
+struct cpu_logp {
+    const struct kern *k;
+    const struct tensor *x, *dx;
+    float t;
+    const int32_t *target;
+    const struct leafset *leaves;
+    float *logp, *max, *logz, *entropy;
+    const float *g, *ge;
+};
+
+static void cpu_logp_row(const void *arg, int r)
+{
+    const struct cpu_logp *t = arg;
+    float *x = ROW32(t->x, r), m, sums[2], lz;
+    t->k->logits_row(x, (int)t->x->cols, t->t, t->leaves, &m, sums, t->entropy != NULL);
+    lz = vmath_logf(sums[0]);
+    if (t->logp && t->target[r] >= 0) {
+        t->logp[r] = (x[t->target[r]] - m) - lz;
+    }
+    if (t->max) {
+        t->max[r] = m;
+    }
+    if (t->logz) {
+        t->logz[r] = lz;
+    }
+    if (t->entropy) {
+        t->entropy[r] = lz - sums[1] / sums[0];
+    }
+}
+
+void cpu_logp_fn(struct device *d, struct tensor *logits, float temperature, const int32_t *target,
+                 const struct leafset *vleaf, float *logp, float *max, float *logz, float *entropy)
+{
+    struct cpu_logp t = {&cpu_of(d)->k, logits, NULL, temperature, target, vleaf,
+                         logp,          max,    logz, entropy,     NULL,   NULL};
+    cpu_each_row(d, (int)logits->rows, 1, cpu_logp_row, &t);
+}
+
+static void cpu_logp_bwd_row(const void *arg, int r)
+{
+    const struct cpu_logp *t = arg;
+    float inv = t->t > 0.0f ? 1.0f / t->t : 1.0f;
+    t->k->dlogits_row(ROW32(t->x, r), (int)t->x->cols, (int)t->dx->ld, inv, t->target[r], t->max[r],
+                      t->logz[r], t->entropy ? t->entropy[r] : 0.0f, t->g[r],
+                      t->ge ? t->ge[r] : 0.0f, ROW16(t->dx, r));
+}
+
+void cpu_logp_bwd(struct device *d, const struct tensor *logits, float temperature,
+                  const int32_t *target, const float *max, const float *logz, const float *entropy,
+                  const float *g, const float *ge, struct tensor *dlogits)
+{
+    struct cpu_logp t = {&cpu_of(d)->k,
+                         logits,
+                         dlogits,
+                         temperature,
+                         target,
+                         NULL,
+                         NULL,
+                         (float *)(uintptr_t)max,
+                         (float *)(uintptr_t)logz,
+                         (float *)(uintptr_t)entropy,
+                         g,
+                         ge};
+    cpu_each_row(d, (int)logits->rows, 1, cpu_logp_bwd_row, &t);
+}
+
+static void cpu_exps_row(const void *arg, int r)
+{
+    const struct cpu_logp *t = arg;
+    t->k->exps(ROW32(t->x, r), (int)t->x->cols, t->max[r], ROW32(t->dx, r));
+}
+
+void cpu_exps(struct device *d, const struct tensor *x, const float *max, struct tensor *y)
+{
+    struct cpu_logp t;
+    memset(&t, 0, sizeof t);
+    t.k = &cpu_of(d)->k;
+    t.x = x;
+    t.dx = y;
+    t.max = (float *)(uintptr_t)max;
+    cpu_each_row(d, (int)x->rows, 1, cpu_exps_row, &t);
+}
+
+/* ---- optimizer ---------------------------------------------------------------------------------
+ */
+
+#define CPU_CHUNK 65536
+
+struct cpu_opt {
+    const struct kern *k;
+    struct tensor *grad, *master, *m, *v, *w16;
+    const struct adam_step *s;
+    int decay;
+    struct cpu *c;
+};
+
+static int64_t cpu_elems(const struct tensor *t)
+{
+    return t->rows * t->ld;
+}
+
+static void cpu_sumsq_task(void *arg, int task, int worker)
+{
+    struct cpu_opt *t = arg;
+    int64_t from = (int64_t)task * CPU_CHUNK, n = cpu_elems(t->grad) - from;
+    const double quantum = 1.0 / (double)((int64_t)1 << PLAN_QUANTUM);
+    n = n < CPU_CHUNK ? n : CPU_CHUNK;
+    for (int64_t i = 0; i < n; i += 32) {
+        exact_add(t->c->worker[worker].p,
+                  t->k->sumsq32((int64_t *)t->grad->data + from + i, quantum));
+    }
+}
+
+void cpu_sumsq(struct device *d, const struct tensor *grad, void *exact)
+{
+    struct tensor g = *grad;
+    struct cpu_opt t;
+    int n = pool_size(d->pool);
+    memset(&t, 0, sizeof t);
+    cpu_scratch_all(d, sizeof(struct exact)); /* each worker's own sum */
+    t.k = &cpu_of(d)->k;
+    t.grad = &g;
+    t.c = cpu_of(d);
+    for (int i = 0; i < n; i++) {
+        exact_init(t.c->worker[i].p);
+    }
+    pool_run(d->pool, cpu_sumsq_task, &t, (int)((cpu_elems(grad) + CPU_CHUNK - 1) / CPU_CHUNK));
+    for (int i = 0; i < n; i++) {
+        exact_merge(exact, t.c->worker[i].p);
+    }
+}
+
+static void cpu_adamw_task(void *arg, int task, int worker)
+{
+    struct cpu_opt *t = arg;
+    int64_t from = (int64_t)task * CPU_CHUNK, n = cpu_elems(t->grad) - from;
+    (void)worker;
+    n = n < CPU_CHUNK ? n : CPU_CHUNK;
+    t->k->adamw((int64_t *)t->grad->data + from, (float *)t->master->data + from,
+                (float *)t->m->data + from, (float *)t->v->data + from,
+                (uint16_t *)t->w16->data + from, (int)n, 1.0 / (double)((int64_t)1 << PLAN_QUANTUM),
+                t->s, t->decay);
+}
+
+void cpu_adamw(struct device *d, struct tensor *grad, struct tensor *master, struct tensor *m,
+               struct tensor *v, const struct adam_step *s, int decay, struct tensor *w16)
+{
+    struct cpu_opt t = {&cpu_of(d)->k, grad, master, m, v, w16, s, decay, NULL};
+    pool_run(d->pool, cpu_adamw_task, &t, (int)((cpu_elems(grad) + CPU_CHUNK - 1) / CPU_CHUNK));
+}

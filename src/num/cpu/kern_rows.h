@@ -1,0 +1,242 @@
+/* Part of kern_body.h: norms, elementwise operations, log-probs, AdamW. */
+#ifndef CPU_KERN_ROWS_H
+#define CPU_KERN_ROWS_H
+
+/* ---- norms -------------------------------------------------------------------------------------
+ */
+
+static float kern_rstd(const uint16_t *x, int h, float eps)
+{
+    vf s = vf_zero();
+    for (int i = 0; i < h; i += 16) {
+        vf v = vf_loadbf(x + i);
+        s = vf_fma(v, v, s);
+    }
+    return 1.0f / sqrtf(vf_hsum(s) / (float)h + eps);
+}
+
+static void kern_rmsnorm(const uint16_t *x, const uint16_t *w, int h, float eps, uint16_t *y,
+                         float *rstd)
+{
+    float r = kern_rstd(x, h, eps);
+    for (int i = 0; i < h; i += 16) {
+        vf_storebf(y + i, vf_mul(vf_mul(vf_loadbf(x + i), vf_set1(r)), vf_loadbf(w + i)));
+    }
+    if (rstd) {
+        *rstd = r;
+    }
+}
+
+static void kern_rmsnorm_bwd(const uint16_t *dy, const uint16_t *x, const uint16_t *w, int h,
+                             float rstd, float *dx)
+{
+    vf s = vf_zero(), r = vf_set1(rstd), c;
+    for (int i = 0; i < h; i += 16) {
+        vf dxh = vf_mul(vf_loadbf(dy + i), vf_loadbf(w + i));
+        s = vf_fma(dxh, vf_mul(vf_loadbf(x + i), r), s);
+    }
+    c = vf_set1(vf_hsum(s) / (float)h);
+    for (int i = 0; i < h; i += 16) {
+        vf dxh = vf_mul(vf_loadbf(dy + i), vf_loadbf(w + i));
+        vf xh = vf_mul(vf_loadbf(x + i), r);
+        vf_store(dx + i, vf_add(vf_load(dx + i), vf_mul(r, vf_sub(dxh, vf_mul(xh, c)))));
+    }
+}
+
+static int kern_rmsnorm_dw(const uint16_t *dy, int64_t lddy, const uint16_t *x, int64_t ldx,
+                           const float *rstd, int r0, int r1, int c0, int64_t *grad, float scale)
+{
+    vf s = vf_zero();
+    for (int r = r0; r < r1; r++) {
+        vf xh = vf_mul(vf_loadbf(x + (size_t)r * (size_t)ldx + (size_t)c0), vf_set1(rstd[r]));
+        s = vf_fma(vf_loadbf(dy + (size_t)r * (size_t)lddy + (size_t)c0), xh, s);
+    }
+    return vf_accumulate(grad + c0, s, scale);
+}
+
+static int kern_bias_dw(const uint16_t *dy, int64_t ld, int r0, int r1, int c0, int64_t *grad,
+                        float scale)
+{
+    vf s = vf_zero();
+    for (int r = r0; r < r1; r++) {
+        s = vf_add(s, vf_loadbf(dy + (size_t)r * (size_t)ld + (size_t)c0));
+    }
+    return vf_accumulate(grad + c0, s, scale);
+}
+
+/* ---- elementwise -------------------------------------------------------------------------------
+ */
+
+static inline vf kern_sigmoid(vf x)
+{
+    return vf_div(vf_set1(1.0f), vf_add(vf_set1(1.0f), vf_exp(vf_sub(vf_zero(), x))));
+}
+
+static void kern_swiglu(const uint16_t *gu, int inter, uint16_t *y)
+{
+    for (int i = 0; i < inter; i += 16) {
+        vf g = vf_loadbf(gu + i), u = vf_loadbf(gu + inter + i);
+        vf_storebf(y + i, vf_mul(vf_mul(g, kern_sigmoid(g)), u));
+    }
+}
+
+static void kern_swiglu_bwd(const uint16_t *dy, const uint16_t *gu, int inter, uint16_t *dgu)
+{
+    for (int i = 0; i < inter; i += 16) {
+        vf g = vf_loadbf(gu + i), u = vf_loadbf(gu + inter + i), d = vf_loadbf(dy + i);
+        vf s = kern_sigmoid(g), one = vf_set1(1.0f);
+        vf ds = vf_mul(s, vf_fma(g, vf_sub(one, s), one));
+        vf_storebf(dgu + i, vf_mul(vf_mul(d, u), ds));
+        vf_storebf(dgu + inter + i, vf_mul(d, vf_mul(g, s)));
+    }
+}
+
+static int kern_add_row(const float *dy, int n, int64_t *grad, float scale)
+{
+    int bad = 0;
+    for (int i = 0; i < n; i += 16) {
+        bad |= vf_accumulate(grad + i, vf_load(dy + i), scale);
+    }
+    return bad;
+}
+
+static vf kern_load_tail(const float *x, int n, float fill)
+{
+    float t[16];
+    for (int i = 0; i < 16; i++) {
+        t[i] = i < n ? x[i] : fill;
+    }
+    return vf_load(t);
+}
+
+static void kern_logits_row(float *x, int n, float temperature, const struct leafset *leaves,
+                            float *max, float sums[2], int want_entropy)
+{
+    float z[PLAN_MAX_LEAVES] = {0}, s[PLAN_MAX_LEAVES] = {0};
+    vf top = vf_set1(-INFINITY), m;
+    int i = 0;
+
+    if (temperature != 1.0f && temperature > 0.0f) {
+        for (; i + 16 <= n; i += 16) {
+            vf_store(x + i, vf_div(vf_load(x + i), vf_set1(temperature)));
+        }
+        for (; i < n; i++) {
+            x[i] = x[i] / temperature;
+        }
+    }
+    for (i = 0; i + 16 <= n; i += 16) {
+        top = vf_max(top, vf_load(x + i));
+    }
+    if (i < n) {
+        top = vf_max(top, kern_load_tail(x + i, n - i, -INFINITY));
+    }
+    *max = vf_hmax(top);
+    m = vf_set1(*max);
+    for (int l = 0; l < leaves->n; l++) {
+        vf az = vf_zero(), as = vf_zero();
+        int end = leaves->r[l].end;
+        for (i = leaves->r[l].start; i < end; i += 16) {
+            vf v = vf_sub(
+                i + 16 <= end ? vf_load(x + i) : kern_load_tail(x + i, end - i, -INFINITY), m);
+            vf e = vf_exp(v);
+            az = vf_add(az, e);
+            if (want_entropy) {
+                as = vf_fma(e, vf_max(v, vf_set1(-1e30f)), as);
+            }
+        }
+        z[leaves->r[l].leaf] = vf_hsum(az);
+        s[leaves->r[l].leaf] = vf_hsum(as);
+    }
+    for (int w = 1; w < leaves->leaves; w *= 2) {
+        for (i = 0; i + w < leaves->leaves; i += 2 * w) {
+            z[i] = z[i] + z[i + w];
+            s[i] = s[i] + s[i + w];
+        }
+    }
+    sums[0] = z[0];
+    sums[1] = s[0];
+}
+
+static void kern_dlogits_row(const float *x, int n, int ld, float inv_t, int target, float max,
+                             float logz, float entropy, float g, float ge, uint16_t *out)
+{
+    for (int i = 0; i < ld; i += 16) {
+        vf lp, p, d;
+        if (i >= n) {
+            vf_storebf(out + i, vf_zero());
+            continue;
+        }
+        lp = i + 16 <= n ? vf_load(x + i) : kern_load_tail(x + i, n - i, -INFINITY);
+        lp = vf_sub(vf_sub(lp, vf_set1(max)), vf_set1(logz));
+        p = vf_exp(lp);
+        d = vf_mul(p, vf_set1(-g));
+        if (ge != 0.0f) {
+            lp = vf_max(lp, vf_set1(-1e30f));
+            d = vf_sub(d, vf_mul(vf_mul(p, vf_add(lp, vf_set1(entropy))), vf_set1(ge)));
+        }
+        if (target >= i && target < i + 16) {
+            float t[16];
+            vf_store(t, d);
+            t[target - i] = t[target - i] + g;
+            d = vf_load(t);
+        }
+        vf_storebf(out + i, vf_mul(d, vf_set1(inv_t)));
+    }
+}
+
+static void kern_to_bf16(const float *x, int n, uint16_t *y)
+{
+    for (int i = 0; i < n; i += 16) {
+        vf_storebf(y + i, vf_load(x + i));
+    }
+}
+
+static void kern_add_f32(float *y, const float *x, int n)
+{
+    for (int i = 0; i < n; i += 16) {
+        vf_store(y + i, vf_add(vf_load(y + i), vf_load(x + i)));
+    }
+}
+
+static double kern_sumsq32(const int64_t *g, double quantum)
+{
+    return vf_sumsq32(g, quantum);
+}
+
+static void kern_adamw(int64_t *grad, float *p, float *m, float *v, uint16_t *w16, int n,
+                       double quantum, const struct adam_step *s, int decay)
+{
+    vf keep = vf_set1(1.0f - s->lr * s->weight_decay), step = vf_set1(s->lr / s->bias1);
+    vf b1 = vf_set1(s->beta1), b2 = vf_set1(s->beta2), inv2 = vf_set1(s->bias2_sqrt);
+    vf c1 = vf_set1(1.0f - s->beta1), c2 = vf_set1(1.0f - s->beta2), eps = vf_set1(s->eps);
+    vf scale = vf_set1(s->grad_scale);
+
+    for (int i = 0; i < n; i += 16) {
+        vf g = vf_mul(vf_from_i64(grad + i, quantum), scale);
+        vf x = vf_load(p + i), mm, vv, den;
+        mm = vf_fma(b1, vf_load(m + i), vf_mul(c1, g));
+        vv = vf_fma(b2, vf_load(v + i), vf_mul(c2, vf_mul(g, g)));
+        den = vf_add(vf_div(vf_sqrt(vv), inv2), eps);
+        if (decay) {
+            x = vf_mul(x, keep);
+        }
+        x = vf_sub(x, vf_mul(step, vf_div(mm, den)));
+        vf_store(p + i, x);
+        vf_store(m + i, mm);
+        vf_store(v + i, vv);
+        vf_storebf(w16 + i, x);
+    }
+}
+
+static void kern_exps(const float *x, int n, float sub, float *y)
+{
+    int i = 0;
+    for (; i + 16 <= n; i += 16) {
+        vf_store(y + i, vf_exp(vf_sub(vf_load(x + i), vf_set1(sub))));
+    }
+    for (; i < n; i++) {
+        y[i] = vmath_expf(x[i] - sub);
+    }
+}
+
+#endif
