@@ -30,7 +30,7 @@ CKPT_ARGS=(
     --hf-checkpoint "$MODEL"
     --load "$SAVE/checkpoint"
     --save "$SAVE/checkpoint"
-    --save-interval 60
+    --save-interval 50
     --save-hf "$SAVE/hf"
     --run-dir "$SAVE/run"
 )
@@ -42,7 +42,7 @@ ROLLOUT_ARGS=(
     --apply-chat-template
     --rollout-shuffle
     --rollout-seed "$SEED"
-    --num-rollout 180
+    --num-rollout 150
     --rollout-batch-size 16
     --n-samples-per-prompt 8
     --rollout-max-response-len 20

@@ -35,6 +35,7 @@ struct conf {
     int min_args, max_args;
     const char **args;
     int nargs;
+    int markdown; /* --help-markdown was asked */
 };
 
 /* Where a value comes from, for messages: "--lr", "MILES_LR", "file.yaml: lr". */
@@ -1016,7 +1017,9 @@ int conf_parse(struct conf *c, int argc, char *const *argv, struct err *e)
 {
     int rc;
     for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0 ||
+            strcmp(argv[i], "--help-markdown") == 0) {
+            c->markdown = strcmp(argv[i], "--help-markdown") == 0;
             return STATUS_END;
         }
     }
@@ -1248,6 +1251,11 @@ static void md_opt(FILE *out, const struct conf_opt *o)
     fputs(" | ", out);
     md_cell(out, o->doc ? o->doc : "");
     fputs(" |\n", out);
+}
+
+int conf_wants_markdown(const struct conf *c)
+{
+    return c->markdown;
 }
 
 void conf_markdown(const struct conf *c, FILE *out)

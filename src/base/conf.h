@@ -90,8 +90,8 @@ void conf_add_known(struct conf *c, const struct conf_known *known);
 void conf_positional(struct conf *c, int min, int max);
 
 /* Fills the structs: defaults, environment, argv (without the program's and command's name), file.
- * STATUS_END when --help or -h is there (structs hold the defaults). STATUS_INPUT names the flag,
- * what was wrong and, for an unknown one, the nearest known name. */
+ * STATUS_END when --help, -h or --help-markdown is there (structs hold the defaults). STATUS_INPUT
+ * names the flag, what was wrong and, for an unknown one, the nearest known name. */
 int conf_parse(struct conf *c, int argc, char *const *argv, struct err *e);
 
 /* Positional arguments; valid until conf_free. */
@@ -108,7 +108,9 @@ json_t *conf_dump_json(const struct conf *c);
 /* {dest: "default" | "env" | "flag" | "file"}; the caller owns it. */
 json_t *conf_dump_sources(const struct conf *c);
 void conf_help(const struct conf *c, FILE *out);
+/* Tables of docs/flags.md; asked for by --help-markdown instead of --help. */
 void conf_markdown(const struct conf *c, FILE *out);
+int conf_wants_markdown(const struct conf *c);
 
 /* An environment variable, for the few things that are no option; NULL when unset or empty. */
 const char *conf_env(const char *name);

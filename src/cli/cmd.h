@@ -3,6 +3,7 @@
 #ifndef CLI_CMD_H
 #define CLI_CMD_H
 
+struct conf;
 struct err;
 
 int cmd_train(int argc, char **argv);
@@ -13,5 +14,7 @@ enum { CMD_OK = 0, CMD_FAILED = 1, CMD_USAGE = 2 };
 
 /* Prints "miles: cause" and gives the exit code of a status. */
 int cmd_fail(int status, const struct err *e);
+/* What --help (or --help-markdown, for docs/flags.md) asked for. */
+void cmd_help(const char *usage, const struct conf *c);
 
 #endif

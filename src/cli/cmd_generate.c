@@ -197,8 +197,7 @@ int cmd_generate(int argc, char **argv)
     conf_add(c, generate_table, &o);
     rc = conf_parse(c, argc - 1, argv + 1, &e);
     if (rc == STATUS_END) {
-        printf("usage: miles generate --hf-checkpoint DIR --prompt TEXT [--flag value ...]\n\n");
-        conf_help(c, stdout);
+        cmd_help("miles generate --hf-checkpoint DIR --prompt TEXT [--flag value ...]", c);
         conf_free(c);
         return CMD_OK;
     }

@@ -394,8 +394,7 @@ int cmd_train(int argc, char **argv)
     conf_add_known(t->conf, known_flags);
     rc = conf_parse(t->conf, argc - 1, argv + 1, &e);
     if (rc == STATUS_END) {
-        printf("usage: miles train --hf-checkpoint DIR --prompt-data FILE [--flag value ...]\n\n");
-        conf_help(t->conf, stdout);
+        cmd_help("miles train --hf-checkpoint DIR --prompt-data FILE [--flag value ...]", t->conf);
         rc = STATUS_OK;
     } else if (rc == STATUS_OK) {
         rc = train_all(t, &e);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/conf.h"
 #include "base/status.h"
 #include "cli/cmd.h"
 #include "num/device.h"
@@ -23,6 +24,17 @@ int cmd_fail(int status, const struct err *e)
 {
     fprintf(stderr, "miles: %s\n", e->msg);
     return status == STATUS_INPUT ? CMD_USAGE : CMD_FAILED;
+}
+
+void cmd_help(const char *usage, const struct conf *c)
+{
+    if (conf_wants_markdown(c)) {
+        printf("# `%s`\n", usage);
+        conf_markdown(c, stdout);
+    } else {
+        printf("usage: %s\n\n", usage);
+        conf_help(c, stdout);
+    }
 }
 
 static void usage(FILE *out)

@@ -47,6 +47,7 @@ struct engine {
     struct engine_sample *slots;           /* (max_running) */
     int running, waiting, reserved, taken; /* reserved: pages promised to running samples */
     int pages_per_sample;
+    int64_t version; /* of the weights that wrote the pages in use */
     /* rows of a step */
     struct row_seq *seq;
     int32_t *pos, *tok, *idx;
@@ -451,6 +452,13 @@ int engine_step(struct engine *g, struct err *e)
     struct rows r;
 
     engine_reap(g);
+    if (g->kv.free == g->kv.n) {
+        g->version = g->w->version;
+    } else if (g->version != g->w->version) {
+        return ERR(e, STATUS_NUMERIC,
+                   "weights went from version %lld to %lld under %d running samples",
+                   (long long)g->version, (long long)g->w->version, g->running);
+    }
     engine_plan(g, &r);
     if (r.n == 0) {
         if (g->head && !g->running) {
@@ -488,7 +496,7 @@ int engine_take(struct engine *g, struct engine_result *r)
             r->logps = s->logps;
             r->ntokens = s->n;
             r->finish = s->finish;
-            r->weight_version = g->w->version;
+            r->weight_version = g->version;
             s->done = 2;
             g->taken++;
             return 1;

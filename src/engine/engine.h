@@ -75,7 +75,8 @@ int engine_open(struct weights *w, const struct engine_opts *o, struct engine **
 void engine_close(struct engine *g);
 /* STATUS_INPUT when the group can never fit (context or memory). */
 int engine_submit(struct engine *g, const struct engine_group *q, struct err *e);
-/* One forward pass over what can run. STATUS_END when there is nothing to do. */
+/* One forward pass over what can run. STATUS_END when there is nothing to do; STATUS_NUMERIC when
+ * the weights' version changed while samples hold pages of another one. */
 int engine_step(struct engine *g, struct err *e);
 int engine_busy(const struct engine *g);
 /* 1 and *r when a sample has finished since. */

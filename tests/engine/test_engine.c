@@ -645,6 +645,28 @@ static void test_version(void **state)
     mem_free(want);
 }
 
+/* Pages of one version are never read under another: a change while samples run is an error. */
+static void test_version_changed(void **state)
+{
+    struct batch *b = mem_alloc(sizeof *b);
+    struct engine_opts o = {0, CONTEXT, 0, 0};
+    struct engine_result r;
+    struct engine *g = NULL;
+    struct err e = {0};
+
+    (void)state;
+    batch_usual(b);
+    assert_ok(engine_open(model.w, &o, &g, &e), &e);
+    assert_ok(engine_submit(g, &b->job[0].q, &e), &e);
+    assert_ok(engine_step(g, &e), &e);
+    assert_ok(weights_publish(model.w, &e), &e);
+    assert_false(engine_take(g, &r));
+    assert_int_equal(engine_step(g, &e), STATUS_NUMERIC);
+    assert_non_null(strstr(e.msg, "running samples"));
+    engine_close(g);
+    mem_free(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -653,7 +675,7 @@ int main(void)
         cmocka_unit_test(test_random),        cmocka_unit_test(test_stop),
         cmocka_unit_test(test_refused),       cmocka_unit_test(test_long_context),
         cmocka_unit_test(test_close_running), cmocka_unit_test(test_no_allocation),
-        cmocka_unit_test(test_version),
+        cmocka_unit_test(test_version),       cmocka_unit_test(test_version_changed),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Writes docs/flags.md from the program's own option tables: tools/flags_doc.sh
+#
+# With --check it writes nothing and fails when the document is not what the program says. The binary is
+# ${MILES_BUILD}/miles, by default build/miles.
+set -euo pipefail
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+MILES=${MILES_BUILD:-$ROOT/build}/miles
+
+flags() {
+    echo "<!-- Made by tools/flags_doc.sh from the option tables: do not edit. -->"
+    for command in train generate; do
+        "$MILES" $command --help-markdown
+        echo
+    done | sed '$d'
+}
+
+if [ "${1:-}" = --check ]; then
+    diff -u "$ROOT/docs/flags.md" <(flags) || {
+        echo "docs/flags.md is not current: run tools/flags_doc.sh" >&2
+        exit 1
+    }
+else
+    flags >"$ROOT/docs/flags.md"
+fi
