@@ -432,13 +432,14 @@ static void engine_logits(struct engine *g)
     while (from < g->ndecode) {
         float t = g->slots[g->slot_of[from]].group->q.sampling.temperature;
         int end = from + 1;
+        const struct logit_spec spec = forward_logit_spec(&g->w->arch, t);
         struct tensor x, p;
         while (end < g->ndecode && g->slots[g->slot_of[end]].group->q.sampling.temperature == t) {
             end++;
         }
         x = tensor_rows(&g->logits, from, end - from);
         p = tensor_rows(&g->probs, from, end - from);
-        d->ops->logp(d, &x, t, NULL, &g->w->vocab_leaves, NULL, g->max + from, g->logz + from,
+        d->ops->logp(d, &x, &spec, NULL, &g->w->vocab_leaves, NULL, g->max + from, g->logz + from,
                      NULL);
         if (t > 0.0f) {
             d->ops->exps(d, &x, g->max + from, &p);

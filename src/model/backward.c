@@ -120,11 +120,11 @@ static void backward_stats(struct forward *f, struct tensor *logits, const struc
                            int from, int n, float *logp, float *max, float *logz, float *ent)
 {
     struct device *d = f->w->dev;
+    const struct logit_spec spec = forward_logit_spec(&f->w->arch, r->temperature);
     struct tensor x = tensor_rows(logits, 0, n);
     forward_logits(f, r->idx + from, n, &x);
-    d->ops->logp(d, &x, r->temperature, r->target + from, &f->w->vocab_leaves,
-                 logp ? logp + from : NULL, max ? max + from : NULL, logz ? logz + from : NULL,
-                 ent ? ent + from : NULL);
+    d->ops->logp(d, &x, &spec, r->target + from, &f->w->vocab_leaves, logp ? logp + from : NULL,
+                 max ? max + from : NULL, logz ? logz + from : NULL, ent ? ent + from : NULL);
 }
 
 void backward_score(struct forward *f, struct tensor *logits, const struct backward_req *r)
@@ -155,6 +155,7 @@ static void backward_output(struct backward *b, const struct backward_req *r)
     struct forward *f = b->f;
     struct device *d = f->w->dev;
     const struct device_ops *op = d->ops;
+    const struct logit_spec spec = forward_logit_spec(&f->w->arch, r->temperature);
     int32_t start[2];
     int l = 0;
 
@@ -177,8 +178,8 @@ static void backward_output(struct backward *b, const struct backward_req *r)
         } else {
             op->gather(d, &f->hidden, r->idx + from, &x);
         }
-        op->logp_bwd(d, &lg, r->temperature, r->target + from, b->max + from, b->logz + from,
-                     b->ent + from, r->g + from, r->ge ? r->ge + from : NULL, &dl);
+        op->logp_bwd(d, &lg, &spec, r->target + from, b->max + from, b->logz + from, b->ent + from,
+                     r->g + from, r->ge ? r->ge + from : NULL, &dl);
         op->linear_dx(d, &dl, &f->w->lm_head.w->view, &dx);
         /* leaf bounds relative to the chunk, one leaf at a time when they do not start at 0 */
         if (from == 0) {
@@ -209,7 +210,10 @@ static void backward_layer(struct backward *b, int i, const struct rows *rows,
     const struct device_ops *op = d->ops;
     const struct weights_layer *p = &f->w->layers[i];
     struct forward_layer l = f->layers[i];
-    float eps = f->w->arch.rms_eps;
+    const struct norm n1 = forward_norm(&f->w->arch, p->attn_norm);
+    const struct norm n2 = forward_norm(&f->w->arch, p->mlp_norm);
+    const struct norm qn = forward_norm(&f->w->arch, p->q_norm);
+    const struct norm kn = forward_norm(&f->w->arch, p->k_norm);
     int n = rows->n;
     struct tensor dh = tensor_rows(&b->dh, 0, n), dy = tensor_rows(&b->dy16, 0, n);
     struct tensor dx = tensor_rows(&b->dx16, 0, n), dact = tensor_rows(&b->dact, 0, n);
@@ -224,26 +228,24 @@ static void backward_layer(struct backward *b, int i, const struct rows *rows,
     op->convert(d, &dh, &dy);
     op->linear_dx(d, &dy, &p->down.w->view, &dact);
     op->linear_dw(d, &dy, &l.act, leaves, grad_of(b, p->down.w));
-    op->swiglu_bwd(d, &dact, &l.gu, &dgu);
+    op->glu_bwd(d, &dact, &l.gu, ACT_SILU, &dgu);
     op->linear_dx(d, &dgu, &p->gate_up.w->view, &dx);
     op->linear_dw(d, &dgu, &l.x2, leaves, grad_of(b, p->gate_up.w));
-    op->rmsnorm_bwd(d, &dx, &l.h_mid, &p->mlp_norm->w16, &l.rstd2, leaves, &dh,
-                    grad_of(b, p->mlp_norm));
+    op->rmsnorm_bwd(d, &dx, &l.h_mid, &n2, &l.rstd2, leaves, &dh, grad_of(b, p->mlp_norm));
     /* attention */
     op->convert(d, &dh, &dy);
     op->linear_dx(d, &dy, &p->o.w->view, &dattn);
     op->linear_dw(d, &dy, &l.attn, leaves, grad_of(b, p->o.w));
     op->attn_bwd(d, &dattn, &l.q, &l.attn, &l.lse, kv, i, &f->shape, rows, &dq, &dkv);
-    op->rope_kv_bwd(d, &dq, &dkv, &l.qkv, p->q_norm ? &p->q_norm->w16 : NULL,
-                    p->k_norm ? &p->k_norm->w16 : NULL, eps, &f->w->rope_cos, &f->w->rope_sin,
-                    &f->shape, rows, leaves, &dqkv, grad_of(b, p->q_norm), grad_of(b, p->k_norm));
+    op->rope_kv_bwd(d, &dq, &dkv, &l.qkv, p->q_norm ? &qn : NULL, p->k_norm ? &kn : NULL,
+                    &f->w->rope_cos, &f->w->rope_sin, &f->shape, rows, leaves, &dqkv,
+                    grad_of(b, p->q_norm), grad_of(b, p->k_norm));
     op->linear_dx(d, &dqkv, &p->qkv.w->view, &dx);
     op->linear_dw(d, &dqkv, &l.x1, leaves, grad_of(b, p->qkv.w));
     if (p->qkv.bias) {
         op->bias_dw(d, &dqkv, leaves, grad_of(b, p->qkv.bias));
     }
-    op->rmsnorm_bwd(d, &dx, &l.h_in, &p->attn_norm->w16, &l.rstd1, leaves, &dh,
-                    grad_of(b, p->attn_norm));
+    op->rmsnorm_bwd(d, &dx, &l.h_in, &n1, &l.rstd1, leaves, &dh, grad_of(b, p->attn_norm));
 }
 
 void backward_run(struct backward *b, const struct rows *rows, const int32_t *tokens,
@@ -257,15 +259,15 @@ void backward_run(struct backward *b, const struct rows *rows, const int32_t *to
     struct tensor dh = tensor_rows(&b->dh, 0, n), dy = tensor_rows(&b->dy16, 0, n);
     struct tensor picked = tensor_rows(&b->dpick, 0, r->n), out = tensor_rows(&f->h_out, 0, n);
     struct tensor rstd = tensor_rows(&f->rstd_out, 0, n);
+    const struct norm last = forward_norm(&f->w->arch, f->w->final_norm);
 
     ASSERT(n == f->n);
     backward_output(b, r);
     op->scatter(d, &picked, r->idx, &dy);
     device_zero(&dh);
-    op->rmsnorm_bwd(d, &dy, &out, &f->w->final_norm->w16, &rstd, leaves, &dh,
-                    grad_of(b, f->w->final_norm));
+    op->rmsnorm_bwd(d, &dy, &out, &last, &rstd, leaves, &dh, grad_of(b, f->w->final_norm));
     for (int i = f->w->arch.n_layers - 1; i >= 0; i--) {
         backward_layer(b, i, rows, kv, leaves);
     }
-    op->embed_bwd(d, &dh, tokens, grad_of(b, f->w->embed));
+    op->embed_bwd(d, &dh, tokens, 1.0f, grad_of(b, f->w->embed));
 }

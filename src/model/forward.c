@@ -54,6 +54,7 @@ int forward_open(struct weights *w, int max_rows, int keep, struct forward **out
     f->shape.n_kv_heads = a->n_kv_heads;
     f->shape.head_dim = a->head_dim;
     f->shape.scale = 1.0f / sqrtf((float)a->head_dim);
+    f->shape.rot = a->head_dim;
     forward_shapes(a, s);
     for (int l = 0; rc == STATUS_OK && l < sets; l++) {
         struct tensor *t = &f->layers[l].h_in;
@@ -117,13 +118,18 @@ static const struct tensor *vector_of(const struct param *p)
     return p ? &p->w16 : NULL;
 }
 
+struct norm forward_norm(const struct arch *a, const struct param *p)
+{
+    return (struct norm){p ? &p->w16 : NULL, a->rms_eps, 0};
+}
+
 void forward_run(struct forward *f, const struct rows *rows, const int32_t *tokens,
                  struct kv_store *kv)
 {
     struct weights *w = f->w;
     struct device *d = w->dev;
     const struct device_ops *op = d->ops;
-    const float eps = w->arch.rms_eps;
+    const struct norm final = forward_norm(&w->arch, w->final_norm);
     int n = rows->n;
     struct tensor out = tensor_rows(&f->h_out, 0, n), last = tensor_rows(&f->hidden, 0, n);
     struct tensor rstd = tensor_rows(&f->rstd_out, 0, n);
@@ -132,28 +138,30 @@ void forward_run(struct forward *f, const struct rows *rows, const int32_t *toke
     f->n = n;
     for (int i = 0; i < w->arch.n_layers; i++) {
         const struct weights_layer *p = &w->layers[i];
+        const struct norm n1 = forward_norm(&w->arch, p->attn_norm);
+        const struct norm n2 = forward_norm(&w->arch, p->mlp_norm);
+        const struct norm qn = forward_norm(&w->arch, p->q_norm);
+        const struct norm kn = forward_norm(&w->arch, p->k_norm);
         struct forward_layer l = forward_rows(&f->layers[f->keep ? i : 0], n);
         struct tensor next = f->keep && i + 1 < w->arch.n_layers
                                  ? tensor_rows(&f->layers[i + 1].h_in, 0, n)
                              : i + 1 < w->arch.n_layers ? l.h_in
                                                         : out;
         if (i == 0) {
-            op->embed(d, &w->embed->w16, tokens, &l.h_in);
+            op->embed(d, &w->embed->w16, tokens, 1.0f, &l.h_in);
         }
-        op->rmsnorm(d, &l.h_in, &p->attn_norm->w16, eps, &l.x1, &l.rstd1);
-        op->linear(d, &l.x1, &p->qkv.w->view, vector_of(p->qkv.bias), DEVICE_STORE, &l.qkv);
-        op->rope_kv(d, &l.qkv, vector_of(p->q_norm), vector_of(p->k_norm), eps, &w->rope_cos,
+        op->rmsnorm(d, &l.h_in, &n1, NULL, &l.x1, &l.rstd1);
+        op->linear(d, &l.x1, &p->qkv.w->view, vector_of(p->qkv.bias), NULL, &l.qkv);
+        op->rope_kv(d, &l.qkv, p->q_norm ? &qn : NULL, p->k_norm ? &kn : NULL, &w->rope_cos,
                     &w->rope_sin, &f->shape, rows, kv, i, &l.q);
         op->attn(d, &l.q, kv, i, &f->shape, rows, &l.attn, f->keep ? &l.lse : NULL);
-        op->copy(d, &l.h_in, &l.h_mid);
-        op->linear(d, &l.attn, &p->o.w->view, NULL, DEVICE_ACCUMULATE, &l.h_mid);
-        op->rmsnorm(d, &l.h_mid, &p->mlp_norm->w16, eps, &l.x2, &l.rstd2);
-        op->linear(d, &l.x2, &p->gate_up.w->view, NULL, DEVICE_STORE, &l.gu);
-        op->swiglu(d, &l.gu, &l.act);
-        op->copy(d, &l.h_mid, &next);
-        op->linear(d, &l.act, &p->down.w->view, NULL, DEVICE_ACCUMULATE, &next);
+        op->linear(d, &l.attn, &p->o.w->view, NULL, &l.h_in, &l.h_mid);
+        op->rmsnorm(d, &l.h_mid, &n2, NULL, &l.x2, &l.rstd2);
+        op->linear(d, &l.x2, &p->gate_up.w->view, NULL, NULL, &l.gu);
+        op->glu(d, &l.gu, ACT_SILU, &l.act);
+        op->linear(d, &l.act, &p->down.w->view, NULL, &l.h_mid, &next);
     }
-    op->rmsnorm(d, &out, &w->final_norm->w16, eps, &last, &rstd);
+    op->rmsnorm(d, &out, &final, NULL, &last, &rstd);
 }
 
 void forward_logits(struct forward *f, const int32_t *idx, int n, struct tensor *logits)
@@ -162,5 +170,11 @@ void forward_logits(struct forward *f, const int32_t *idx, int n, struct tensor 
     struct tensor x = tensor_rows(&f->picked, 0, n), y = tensor_rows(logits, 0, n);
     ASSERT(n <= f->max_rows && n <= logits->rows);
     d->ops->gather(d, &f->hidden, idx, &x);
-    d->ops->linear(d, &x, &f->w->lm_head.w->view, NULL, DEVICE_STORE, &y);
+    d->ops->linear(d, &x, &f->w->lm_head.w->view, NULL, NULL, &y);
+}
+
+struct logit_spec forward_logit_spec(const struct arch *a, float temperature)
+{
+    (void)a;
+    return (struct logit_spec){temperature, 0.0f};
 }

@@ -47,4 +47,9 @@ void forward_run(struct forward *f, const struct rows *rows, const int32_t *toke
 /* logits (n, V) f32 of rows idx[0..n) of the last run; n <= max_rows. */
 void forward_logits(struct forward *f, const int32_t *idx, int n, struct tensor *logits);
 
+/* A parameter as the norm that it is the weight of. */
+struct norm forward_norm(const struct arch *a, const struct param *p);
+/* What becomes of the model's logits. */
+struct logit_spec forward_logit_spec(const struct arch *a, float temperature);
+
 #endif

@@ -4,7 +4,7 @@
  *     struct device *d;
  *     device_open("cpu", "auto", 2, &d, &e);       cpu with the best instruction set, two threads
  *     struct tensor x; device_tensor(d, &x, DTYPE_BF16, n, hidden, &e);
- *     d->ops->linear(d, &x, &w, NULL, DEVICE_STORE, &y);
+ *     d->ops->linear(d, &x, &w, NULL, NULL, &y);
  *     device_close(d);
  *
  * A device is driven by one thread at a time. Operations do not allocate and cannot fail for valid
@@ -27,11 +27,6 @@ struct pool;
 enum {
     DEVICE_ROW_EXACT = 1,   /* a row's result does not depend on the batch, chunking or threads */
     DEVICE_LAYOUT_EXACT = 2 /* a gradient does not depend on how leaves were grouped */
-};
-
-enum device_store {
-    DEVICE_STORE,      /* y = result */
-    DEVICE_ACCUMULATE, /* y = y + result, rounded once */
 };
 
 /* A weight as the device wants it: packed once per version from bf16 (or f32) rows. */
@@ -75,6 +70,28 @@ struct leaf_rows {
 struct attn_shape {
     int n_heads, n_kv_heads, head_dim;
     float scale;
+    int window;      /* a query at p sees keys at p - window + 1 .. p; 0: all up to p */
+    float softcap;   /* scores (scaled) become cap * tanh(score / cap) before the mask; 0: none */
+    int rot;         /* leading dimensions of a head that rope turns, even; the rest pass through */
+    int interleaved; /* rope pairs are (2i, 2i + 1); else (i, i + rot / 2) */
+};
+
+/* y = x / rms(x) * w, or (1 + w) when plus_one, in f32, rounded once at the end. w (1, cols). */
+struct norm {
+    const struct tensor *w;
+    float eps;
+    int plus_one;
+};
+
+enum act {
+    ACT_SILU,
+    ACT_GELU_TANH, /* 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) */
+};
+
+/* What becomes of a raw logit x: cap * tanh(x / cap) when softcap is not 0, then over the
+ * temperature when that is positive. */
+struct logit_spec {
+    float temperature, softcap;
 };
 
 struct adam_step {
@@ -86,9 +103,10 @@ struct adam_step {
 /* Everything below: shapes in comments, H hidden, n rows, bf16 unless said otherwise. In f32 plans
  * (reference device) every bf16 tensor is f32. */
 struct device_ops {
-    /* y = x W^T + bias. x (n, k), y (n, w->n): bf16, or f32 (logits). bias (1, n) or NULL. */
+    /* y = residual + (x W^T + bias), rounded once. x (n, k), y (n, w->n): bf16, or f32 (logits).
+     * bias (1, n) or NULL; residual NULL or of y's shape and type, y itself is fine. */
     void (*linear)(struct device *d, const struct tensor *x, const struct wview *w,
-                   const struct tensor *bias, enum device_store how, struct tensor *y);
+                   const struct tensor *bias, const struct tensor *residual, struct tensor *y);
     /* dx = dy W, dx bf16 or f32. */
     void (*linear_dx)(struct device *d, const struct tensor *dy, const struct wview *w,
                       struct tensor *dx);
@@ -99,24 +117,25 @@ struct device_ops {
     void (*bias_dw)(struct device *d, const struct tensor *dy, const struct leaf_rows *leaves,
                     struct tensor *grad);
 
-    /* y = x / rms(x) * w; rstd (n, 1) f32 kept for the backward pass (may be NULL). */
-    void (*rmsnorm)(struct device *d, const struct tensor *x, const struct tensor *w, float eps,
-                    struct tensor *y, struct tensor *rstd);
+    /* y = residual + norm(x), rounded once; residual NULL or of y's shape, y itself is fine. rstd
+     * (n, 1) f32 kept for the backward pass (may be NULL). */
+    void (*rmsnorm)(struct device *d, const struct tensor *x, const struct norm *norm,
+                    const struct tensor *residual, struct tensor *y, struct tensor *rstd);
     /* dx f32 (n, H) += gradient through the norm; grad_w (1, H) i64 += its weight gradient. */
     void (*rmsnorm_bwd)(struct device *d, const struct tensor *dy, const struct tensor *x,
-                        const struct tensor *w, const struct tensor *rstd,
+                        const struct norm *norm, const struct tensor *rstd,
                         const struct leaf_rows *leaves, struct tensor *dx, struct tensor *grad_w);
 
-    /* qkv (n, (heads + 2 kv) d): norms (NULL without), rope; q (n, heads d) out, k and v to pages.
-     */
-    void (*rope_kv)(struct device *d, const struct tensor *qkv, const struct tensor *q_norm,
-                    const struct tensor *k_norm, float eps, const struct tensor *cos,
-                    const struct tensor *sin, const struct attn_shape *s, const struct rows *rows,
-                    struct kv_store *kv, int layer, struct tensor *q);
+    /* qkv (n, (heads + 2 kv) d): norms of each head (each NULL without), rope; q (n, heads d) out,
+     * k and v to pages. cos, sin (positions, rot / 2) f32. */
+    void (*rope_kv)(struct device *d, const struct tensor *qkv, const struct norm *q_norm,
+                    const struct norm *k_norm, const struct tensor *cos, const struct tensor *sin,
+                    const struct attn_shape *s, const struct rows *rows, struct kv_store *kv,
+                    int layer, struct tensor *q);
     /* dq (n, heads d) f32, dkv (n, 2 kv d) f32 -> dqkv bf16; norm weights' gradients. */
     void (*rope_kv_bwd)(struct device *d, const struct tensor *dq, const struct tensor *dkv,
-                        const struct tensor *qkv, const struct tensor *q_norm,
-                        const struct tensor *k_norm, float eps, const struct tensor *cos,
+                        const struct tensor *qkv, const struct norm *q_norm,
+                        const struct norm *k_norm, const struct tensor *cos,
                         const struct tensor *sin, const struct attn_shape *s,
                         const struct rows *rows, const struct leaf_rows *leaves,
                         struct tensor *dqkv, struct tensor *grad_qn, struct tensor *grad_kn);
@@ -131,24 +150,28 @@ struct device_ops {
                      int layer, const struct attn_shape *s, const struct rows *rows,
                      struct tensor *dq, struct tensor *dkv);
 
-    /* gu (n, 2 I) = [gate | up]; y (n, I) = silu(gate) up. */
-    void (*swiglu)(struct device *d, const struct tensor *gu, struct tensor *y);
-    void (*swiglu_bwd)(struct device *d, const struct tensor *dy, const struct tensor *gu,
-                       struct tensor *dgu);
+    /* gu (n, 2 I) = [gate | up]; y (n, I) = act(gate) up. */
+    void (*glu)(struct device *d, const struct tensor *gu, enum act act, struct tensor *y);
+    void (*glu_bwd)(struct device *d, const struct tensor *dy, const struct tensor *gu,
+                    enum act act, struct tensor *dgu);
 
-    /* y (n, H) = table rows; table is the embedding's own rows (bf16, not packed). */
-    void (*embed)(struct device *d, const struct tensor *table, const int32_t *ids,
+    /* y (n, H) = table rows times scale (1: none); table is the embedding's own rows (bf16, not
+     * packed). */
+    void (*embed)(struct device *d, const struct tensor *table, const int32_t *ids, float scale,
                   struct tensor *y);
-    /* grad (V, H) i64 += dy (n, H) f32 rows, each row its own leaf. */
-    void (*embed_bwd)(struct device *d, const struct tensor *dy, const int32_t *ids,
+    /* grad (V, H) i64 += dy (n, H) f32 rows times scale, each row its own leaf. */
+    void (*embed_bwd)(struct device *d, const struct tensor *dy, const int32_t *ids, float scale,
                       struct tensor *grad);
 
-    /* logits (n, V) f32, in place divided by temperature. Per row: log-prob of target[i] (skipped
-     * when negative), row maximum, log of the sum of exp(x - max), entropy (each may be NULL). */
-    void (*logp)(struct device *d, struct tensor *logits, float temperature, const int32_t *target,
-                 const struct leafset *vleaf, float *logp, float *max, float *logz, float *entropy);
-    /* dlogits (n, V) bf16 from logits as logp left them: (g (1[y] - p) + ge * dH) / temperature. */
-    void (*logp_bwd)(struct device *d, const struct tensor *logits, float temperature,
+    /* logits (n, V) f32, turned in place into what the spec says. Per row: log-prob of target[i]
+     * (skipped when negative), row maximum, log of the sum of exp(x - max), entropy (each may be
+     * NULL). */
+    void (*logp)(struct device *d, struct tensor *logits, const struct logit_spec *spec,
+                 const int32_t *target, const struct leafset *vleaf, float *logp, float *max,
+                 float *logz, float *entropy);
+    /* dlogits (n, V) bf16 from logits as logp left them: g (1[y] - p) + ge * dH, times the slope of
+     * the spec. */
+    void (*logp_bwd)(struct device *d, const struct tensor *logits, const struct logit_spec *spec,
                      const int32_t *target, const float *max, const float *logz,
                      const float *entropy, const float *g, const float *ge, struct tensor *dlogits);
 

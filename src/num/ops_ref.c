@@ -61,13 +61,12 @@ static float leaf_product(const struct line *a, const struct line *b, const stru
 
 struct product_args {
     struct device *d;
-    const struct tensor *x, *bias, *y;
+    const struct tensor *x, *bias, *residual, *y;
     const struct leafset *leaves;
     const struct leaf_rows *rows;
     struct tensor w; /* the view's rows (n, k) */
     int transposed;  /* y = x W instead of x W^T */
-    int accumulate;
-    int tasks; /* per row of y */
+    int tasks;       /* per row of y */
 };
 
 static void product_task(void *arg, int task, int worker)
@@ -85,8 +84,8 @@ static void product_task(void *arg, int task, int worker)
         if (a->bias) {
             v = v + get(a->bias, 0, c);
         }
-        if (a->accumulate) {
-            v = get(a->y, r, c) + v;
+        if (a->residual) {
+            v = get(a->residual, r, c) + v;
         }
         put(a->y, r, c, v);
     }
@@ -101,14 +100,10 @@ static void product_run(struct device *d, struct product_args *a, const struct w
 }
 
 static void ref_linear(struct device *d, const struct tensor *x, const struct wview *w,
-                       const struct tensor *bias, enum device_store how, struct tensor *y)
+                       const struct tensor *bias, const struct tensor *residual, struct tensor *y)
 {
-    struct product_args a = {.d = d,
-                             .x = x,
-                             .bias = bias,
-                             .y = y,
-                             .leaves = &w->kleaf,
-                             .accumulate = how == DEVICE_ACCUMULATE};
+    struct product_args a = {
+        .d = d, .x = x, .bias = bias, .residual = residual, .y = y, .leaves = &w->kleaf};
     product_run(d, &a, w);
 }
 
@@ -170,8 +165,8 @@ static void ref_bias_dw(struct device *d, const struct tensor *dy, const struct 
  */
 
 struct norm_args {
-    const struct tensor *dy, *x, *w, *y, *rstd;
-    float eps;
+    const struct tensor *dy, *x, *residual, *y, *rstd;
+    const struct norm *norm;
 };
 
 static void rmsnorm_task(void *arg, int r, int worker)
@@ -185,23 +180,24 @@ static void rmsnorm_task(void *arg, int r, int worker)
         float x = get_padded(a->x, r, c);
         s[c % LANES] = fmaf(x, x, s[c % LANES]);
     }
-    rstd = 1.0f / sqrtf(lanes_sum(s) / (float)h + a->eps);
+    rstd = 1.0f / sqrtf(lanes_sum(s) / (float)h + a->norm->eps);
     for (int c = 0; c < h; c++) {
-        put(a->y, r, c, (get(a->x, r, c) * rstd) * get(a->w, 0, c));
+        float v = (get(a->x, r, c) * rstd) * norm_factor(a->norm, c);
+        put(a->y, r, c, a->residual ? get(a->residual, r, c) + v : v);
     }
     if (a->rstd) {
         put(a->rstd, r, 0, rstd);
     }
 }
 
-static void ref_rmsnorm(struct device *d, const struct tensor *x, const struct tensor *w, float eps,
-                        struct tensor *y, struct tensor *rstd)
+static void ref_rmsnorm(struct device *d, const struct tensor *x, const struct norm *norm,
+                        const struct tensor *residual, struct tensor *y, struct tensor *rstd)
 {
-    struct norm_args a = {NULL, x, w, y, rstd, eps};
+    struct norm_args a = {NULL, x, residual, y, rstd, norm};
     pool_run(d->pool, rmsnorm_task, &a, (int)x->rows);
 }
 
-/* With xh = x rstd and g = dy w: dx += rstd (g - xh mean(g xh)). */
+/* With xh = x rstd and g = dy times the norm's factor: dx += rstd (g - xh mean(g xh)). */
 static void rmsnorm_bwd_task(void *arg, int r, int worker)
 {
     const struct norm_args *a = arg;
@@ -210,12 +206,12 @@ static void rmsnorm_bwd_task(void *arg, int r, int worker)
     (void)worker;
 
     for (int c = 0; c < pad(h, LANES); c++) {
-        float g = get_padded(a->dy, r, c) * get_padded(a->w, 0, c);
+        float g = c < h ? get(a->dy, r, c) * norm_factor(a->norm, c) : 0.0f;
         s[c % LANES] = fmaf(g, get_padded(a->x, r, c) * rstd, s[c % LANES]);
     }
     mean = lanes_sum(s) / (float)h;
     for (int c = 0; c < h; c++) {
-        float g = get(a->dy, r, c) * get(a->w, 0, c), xh = get(a->x, r, c) * rstd;
+        float g = get(a->dy, r, c) * norm_factor(a->norm, c), xh = get(a->x, r, c) * rstd;
         put(a->y, r, c, get(a->y, r, c) + rstd * (g - xh * mean));
     }
 }
@@ -234,11 +230,11 @@ static void rmsnorm_dw_task(void *arg, int c, int worker)
 }
 
 static void ref_rmsnorm_bwd(struct device *d, const struct tensor *dy, const struct tensor *x,
-                            const struct tensor *w, const struct tensor *rstd,
+                            const struct norm *norm, const struct tensor *rstd,
                             const struct leaf_rows *leaves, struct tensor *dx,
                             struct tensor *grad_w)
 {
-    struct norm_args a = {dy, x, w, dx, rstd, 0.0f};
+    struct norm_args a = {dy, x, NULL, dx, rstd, norm};
     struct dw_args g = {d, dy, x, rstd, grad_w, leaves};
     pool_run(d->pool, rmsnorm_bwd_task, &a, (int)x->rows);
     pool_run(d->pool, rmsnorm_dw_task, &g, (int)x->cols);
@@ -251,6 +247,8 @@ struct pair_args {
     struct device *d;
     const struct tensor *a, *b, *o;
     const int32_t *ids;
+    enum act act;
+    float scale;
 };
 
 static float sigmoid(float x)
@@ -258,41 +256,57 @@ static float sigmoid(float x)
     return 1.0f / (1.0f + vmath_expf(0.0f - x));
 }
 
-static void swiglu_task(void *arg, int r, int worker)
+/* Both activations are x sigmoid(e(x)): e = x for silu, and for gelu e = 2 sqrt(2 / pi) (x +
+ * 0.044715 x^3), because (1 + tanh(z)) / 2 = sigmoid(2 z). *slope is x e'(x). */
+static float gate_exponent(enum act act, float x, float *slope)
+{
+    float x2;
+    if (act == ACT_SILU) {
+        *slope = x;
+        return x;
+    }
+    x = x > VMATH_GELU_MAX ? VMATH_GELU_MAX : x;
+    x = -VMATH_GELU_MAX > x ? -VMATH_GELU_MAX : x;
+    x2 = x * x;
+    *slope = x * fmaf(x2, VMATH_GELU_3C, VMATH_GELU_1);
+    return x * fmaf(x2, VMATH_GELU_C, VMATH_GELU_1);
+}
+
+static void glu_task(void *arg, int r, int worker)
 {
     const struct pair_args *t = arg;
     int64_t n = t->o->cols;
     (void)worker;
     for (int64_t c = 0; c < n; c++) {
-        float g = get(t->a, r, c), u = get(t->a, r, n + c);
-        put(t->o, r, c, (g * sigmoid(g)) * u);
+        float g = get(t->a, r, c), u = get(t->a, r, n + c), slope;
+        put(t->o, r, c, (g * sigmoid(gate_exponent(t->act, g, &slope))) * u);
     }
 }
 
-static void ref_swiglu(struct device *d, const struct tensor *gu, struct tensor *y)
+static void ref_glu(struct device *d, const struct tensor *gu, enum act act, struct tensor *y)
 {
-    struct pair_args t = {d, gu, NULL, y, NULL};
-    pool_run(d->pool, swiglu_task, &t, (int)y->rows);
+    struct pair_args t = {.d = d, .a = gu, .o = y, .act = act};
+    pool_run(d->pool, glu_task, &t, (int)y->rows);
 }
 
-static void swiglu_bwd_task(void *arg, int r, int worker)
+static void glu_bwd_task(void *arg, int r, int worker)
 {
     const struct pair_args *t = arg;
     int64_t n = t->a->cols;
     (void)worker;
     for (int64_t c = 0; c < n; c++) {
-        float dy = get(t->a, r, c), g = get(t->b, r, c), u = get(t->b, r, n + c);
-        float s = sigmoid(g);
-        put(t->o, r, c, (dy * u) * (s * fmaf(g, 1.0f - s, 1.0f)));
+        float dy = get(t->a, r, c), g = get(t->b, r, c), u = get(t->b, r, n + c), slope;
+        float s = sigmoid(gate_exponent(t->act, g, &slope));
+        put(t->o, r, c, (dy * u) * (s * fmaf(slope, 1.0f - s, 1.0f)));
         put(t->o, r, n + c, dy * (g * s));
     }
 }
 
-static void ref_swiglu_bwd(struct device *d, const struct tensor *dy, const struct tensor *gu,
-                           struct tensor *dgu)
+static void ref_glu_bwd(struct device *d, const struct tensor *dy, const struct tensor *gu,
+                        enum act act, struct tensor *dgu)
 {
-    struct pair_args t = {d, dy, gu, dgu, NULL};
-    pool_run(d->pool, swiglu_bwd_task, &t, (int)dy->rows);
+    struct pair_args t = {.d = d, .a = dy, .b = gu, .o = dgu, .act = act};
+    pool_run(d->pool, glu_bwd_task, &t, (int)dy->rows);
 }
 
 /* ---- moving rows -------------------------------------------------------------------------------
@@ -308,7 +322,7 @@ static void gather_task(void *arg, int r, int worker)
 static void ref_gather(struct device *d, const struct tensor *x, const int32_t *row,
                        struct tensor *y)
 {
-    struct pair_args t = {d, x, NULL, y, row};
+    struct pair_args t = {.d = d, .a = x, .o = y, .ids = row};
     pool_run(d->pool, gather_task, &t, (int)y->rows);
 }
 
@@ -334,19 +348,35 @@ static void ref_copy(struct device *d, const struct tensor *x, struct tensor *y)
     }
 }
 
+static void embed_task(void *arg, int r, int worker)
+{
+    const struct pair_args *t = arg;
+    (void)worker;
+    for (int64_t c = 0; c < t->o->cols; c++) {
+        put(t->o, r, c, get(t->a, t->ids[r], c) * t->scale);
+    }
+}
+
+static void ref_embed(struct device *d, const struct tensor *table, const int32_t *ids, float scale,
+                      struct tensor *y)
+{
+    struct pair_args t = {.d = d, .a = table, .o = y, .ids = ids, .scale = scale};
+    pool_run(d->pool, scale == 1.0f ? gather_task : embed_task, &t, (int)y->rows);
+}
+
 static void embed_bwd_task(void *arg, int c, int worker)
 {
     const struct pair_args *t = arg;
     (void)worker;
     for (int64_t r = 0; r < t->a->rows; r++) {
-        grad_add(t->d, t->o, t->ids[r], c, get(t->a, r, c));
+        grad_add(t->d, t->o, t->ids[r], c, get(t->a, r, c) * t->scale);
     }
 }
 
 static void ref_embed_bwd(struct device *d, const struct tensor *dy, const int32_t *ids,
-                          struct tensor *grad)
+                          float scale, struct tensor *grad)
 {
-    struct pair_args t = {d, dy, NULL, grad, ids};
+    struct pair_args t = {.d = d, .a = dy, .o = grad, .ids = ids, .scale = scale};
     pool_run(d->pool, embed_bwd_task, &t, (int)dy->cols);
 }
 
@@ -357,7 +387,7 @@ static void ref_embed_bwd(struct device *d, const struct tensor *dy, const int32
 
 struct logp_args {
     const struct tensor *x, *dx;
-    float temperature;
+    const struct logit_spec *spec;
     const int32_t *target;
     const struct leafset *leaves;
     float *logp, *max, *logz, *entropy;
@@ -385,17 +415,24 @@ static void logp_leaf(const struct logp_args *a, int r, int leaf, float m, float
     *s = lanes_sum(ls);
 }
 
+/* The spec: soft cap, then temperature. */
+static float logit_value(const struct logit_spec *s, float x)
+{
+    if (s->softcap != 0.0f) {
+        x = s->softcap * vmath_tanhf(x / s->softcap);
+    }
+    return s->temperature > 0.0f && s->temperature != 1.0f ? x / s->temperature : x;
+}
+
 static void logp_task(void *arg, int r, int worker)
 {
     const struct logp_args *a = arg;
     int n = (int)a->x->cols;
-    float top[LANES], z[PLAN_MAX_LEAVES], s[PLAN_MAX_LEAVES], m, zsum, ssum, logz;
+    float top[LANES], z[PLAN_MAX_LEAVES] = {0}, s[PLAN_MAX_LEAVES] = {0}, m, zsum, ssum, logz;
     (void)worker;
 
-    if (a->temperature > 0.0f && a->temperature != 1.0f) {
-        for (int c = 0; c < n; c++) {
-            put(a->x, r, c, get(a->x, r, c) / a->temperature);
-        }
+    for (int c = 0; c < n; c++) {
+        put(a->x, r, c, logit_value(a->spec, get(a->x, r, c)));
     }
     for (int i = 0; i < LANES; i++) {
         top[i] = -INFINITY;
@@ -424,12 +461,12 @@ static void logp_task(void *arg, int r, int worker)
     }
 }
 
-static void ref_logp(struct device *d, struct tensor *logits, float temperature,
+static void ref_logp(struct device *d, struct tensor *logits, const struct logit_spec *spec,
                      const int32_t *target, const struct leafset *vleaf, float *logp, float *max,
                      float *logz, float *entropy)
 {
     struct logp_args a = {.x = logits,
-                          .temperature = temperature,
+                          .spec = spec,
                           .target = target,
                           .leaves = vleaf,
                           .logp = logp,
@@ -439,11 +476,13 @@ static void ref_logp(struct device *d, struct tensor *logits, float temperature,
     pool_run(d->pool, logp_task, &a, (int)logits->rows);
 }
 
-/* d log p[y] / dx = 1[y] - p and dH / dx = -p (log p + H), both over the temperature. */
+/* d log p[y] / dx = 1[y] - p and dH / dx = -p (log p + H), both over the temperature; a capped
+ * logit's slope is 1 - tanh^2, and its tanh is the logit times the temperature over the cap. */
 static void logp_bwd_task(void *arg, int r, int worker)
 {
     const struct logp_args *a = arg;
-    float inverse = a->temperature > 0.0f ? 1.0f / a->temperature : 1.0f;
+    float t = a->spec->temperature > 0.0f ? a->spec->temperature : 1.0f, inverse = 1.0f / t;
+    float back = a->spec->softcap != 0.0f ? t / a->spec->softcap : 0.0f;
     float ge = a->ge ? a->ge[r] : 0.0f, entropy = a->entropy_in ? a->entropy_in[r] : 0.0f;
     (void)worker;
 
@@ -456,18 +495,23 @@ static void logp_bwd_task(void *arg, int r, int worker)
         if (c == a->target[r]) {
             v = v + a->g[r];
         }
-        put(a->dx, r, c, v * inverse);
+        v = v * inverse;
+        if (back != 0.0f) {
+            float h = get(a->x, r, c) * back;
+            v = v * fmaf(-h, h, 1.0f);
+        }
+        put(a->dx, r, c, v);
     }
 }
 
-static void ref_logp_bwd(struct device *d, const struct tensor *logits, float temperature,
-                         const int32_t *target, const float *max, const float *logz,
-                         const float *entropy, const float *g, const float *ge,
+static void ref_logp_bwd(struct device *d, const struct tensor *logits,
+                         const struct logit_spec *spec, const int32_t *target, const float *max,
+                         const float *logz, const float *entropy, const float *g, const float *ge,
                          struct tensor *dlogits)
 {
     struct logp_args a = {.x = logits,
                           .dx = dlogits,
-                          .temperature = temperature,
+                          .spec = spec,
                           .target = target,
                           .g = g,
                           .ge = ge,
@@ -576,9 +620,9 @@ const struct device_ops ops_ref_table = {
     .rope_kv_bwd = ref_rope_kv_bwd,
     .attn = ref_attn,
     .attn_bwd = ref_attn_bwd,
-    .swiglu = ref_swiglu,
-    .swiglu_bwd = ref_swiglu_bwd,
-    .embed = ref_gather,
+    .glu = ref_glu,
+    .glu_bwd = ref_glu_bwd,
+    .embed = ref_embed,
     .embed_bwd = ref_embed_bwd,
     .logp = ref_logp,
     .logp_bwd = ref_logp_bwd,

@@ -8,8 +8,8 @@
 
 struct rope_args {
     struct device *d;
-    const struct tensor *qkv, *q_norm, *k_norm, *cos, *sin, *q;
-    float eps;
+    const struct tensor *qkv, *cos, *sin, *q;
+    const struct norm *q_norm, *k_norm;
     const struct attn_shape *s;
     const struct rows *rows;
     struct kv_store *kv;
@@ -36,10 +36,21 @@ static float head_rstd(const float *x, int d, float eps)
     return 1.0f / sqrtf(lanes_sum(s) / (float)d + eps);
 }
 
+/* The two members of rope's pair i, of a head's dimensions. */
+static int pair_first(const struct attn_shape *s, int i)
+{
+    return s->interleaved ? 2 * i : i;
+}
+
+static int pair_second(const struct attn_shape *s, int i)
+{
+    return s->interleaved ? 2 * i + 1 : s->rot / 2 + i;
+}
+
 /* Head h of a row of qkv (query heads, then key heads) normed and rotated, not yet rounded. */
 static void rope_head(const struct rope_args *a, int r, int h, float *y)
 {
-    const struct tensor *norm = h < a->s->n_heads ? a->q_norm : a->k_norm;
+    const struct norm *norm = h < a->s->n_heads ? a->q_norm : a->k_norm;
     int d = a->s->head_dim, pos = a->rows->pos[r];
     float x[MAX_DIM] = {0};
 
@@ -47,15 +58,19 @@ static void rope_head(const struct rope_args *a, int r, int h, float *y)
         x[i] = get(a->qkv, r, h * d + i);
     }
     if (norm) {
-        float rstd = head_rstd(x, d, a->eps);
+        float rstd = head_rstd(x, d, norm->eps);
         for (int i = 0; i < d; i++) {
-            x[i] = (x[i] * rstd) * get(norm, 0, i);
+            x[i] = (x[i] * rstd) * norm_factor(norm, i);
         }
     }
-    for (int i = 0; i < d / 2; i++) {
+    for (int i = 0; i < a->s->rot / 2; i++) {
         float c = get(a->cos, pos, i), s = get(a->sin, pos, i);
-        y[i] = x[i] * c - x[d / 2 + i] * s;
-        y[d / 2 + i] = x[d / 2 + i] * c + x[i] * s;
+        int j = pair_first(a->s, i), k = pair_second(a->s, i);
+        y[j] = x[j] * c - x[k] * s;
+        y[k] = x[k] * c + x[j] * s;
+    }
+    for (int i = a->s->rot; i < d; i++) {
+        y[i] = x[i];
     }
 }
 
@@ -85,10 +100,10 @@ static void rope_task(void *arg, int r, int worker)
     }
 }
 
-void ref_rope_kv(struct device *d, const struct tensor *qkv, const struct tensor *q_norm,
-                 const struct tensor *k_norm, float eps, const struct tensor *cos,
-                 const struct tensor *sin, const struct attn_shape *s, const struct rows *rows,
-                 struct kv_store *kv, int layer, struct tensor *q)
+void ref_rope_kv(struct device *d, const struct tensor *qkv, const struct norm *q_norm,
+                 const struct norm *k_norm, const struct tensor *cos, const struct tensor *sin,
+                 const struct attn_shape *s, const struct rows *rows, struct kv_store *kv,
+                 int layer, struct tensor *q)
 {
     struct rope_args a = {.d = d,
                           .qkv = qkv,
@@ -97,7 +112,6 @@ void ref_rope_kv(struct device *d, const struct tensor *qkv, const struct tensor
                           .cos = cos,
                           .sin = sin,
                           .q = q,
-                          .eps = eps,
                           .s = s,
                           .rows = rows,
                           .kv = kv,
@@ -109,17 +123,21 @@ void ref_rope_kv(struct device *d, const struct tensor *qkv, const struct tensor
 /* Gradient of head h of a row: dx, and with a norm dn, the share of the norm's weight. */
 static void rope_head_bwd(const struct rope_args *a, int r, int h, float *dx, float *dn)
 {
-    const struct tensor *norm = h < a->s->n_heads ? a->q_norm : a->k_norm;
+    const struct norm *norm = h < a->s->n_heads ? a->q_norm : a->k_norm;
     const struct tensor *dy = h < a->s->n_heads ? a->dq : a->dkv;
     int d = a->s->head_dim, pos = a->rows->pos[r];
     int64_t at = (int64_t)(h < a->s->n_heads ? h : h - a->s->n_heads) * d;
     float x[MAX_DIM] = {0}, lanes[LANES] = {0}, rstd, mean;
 
-    for (int i = 0; i < d / 2; i++) {
+    for (int i = 0; i < a->s->rot / 2; i++) {
         float c = get(a->cos, pos, i), s = get(a->sin, pos, i);
-        float p = get(dy, r, at + i), q = get(dy, r, at + d / 2 + i);
-        dx[i] = p * c + q * s;
-        dx[d / 2 + i] = q * c - p * s;
+        int j = pair_first(a->s, i), k = pair_second(a->s, i);
+        float p = get(dy, r, at + j), q = get(dy, r, at + k);
+        dx[j] = p * c + q * s;
+        dx[k] = q * c - p * s;
+    }
+    for (int i = a->s->rot; i < d; i++) {
+        dx[i] = get(dy, r, at + i);
     }
     if (!norm) {
         return;
@@ -127,11 +145,11 @@ static void rope_head_bwd(const struct rope_args *a, int r, int h, float *dx, fl
     for (int i = 0; i < d; i++) {
         x[i] = get(a->qkv, r, h * d + i);
     }
-    rstd = head_rstd(x, d, a->eps);
+    rstd = head_rstd(x, d, norm->eps);
     for (int i = 0; i < d; i++) {
         float xh = x[i] * rstd;
         dn[i] = dx[i] * xh;
-        dx[i] = dx[i] * get(norm, 0, i);
+        dx[i] = dx[i] * norm_factor(norm, i);
         lanes[i % LANES] = fmaf(dx[i], xh, lanes[i % LANES]);
     }
     mean = lanes_sum(lanes) / (float)d;
@@ -180,11 +198,10 @@ static void head_norm_dw(const struct rope_args *a, int h0, int h1, const struct
 }
 
 void ref_rope_kv_bwd(struct device *d, const struct tensor *dq, const struct tensor *dkv,
-                     const struct tensor *qkv, const struct tensor *q_norm,
-                     const struct tensor *k_norm, float eps, const struct tensor *cos,
-                     const struct tensor *sin, const struct attn_shape *s, const struct rows *rows,
-                     const struct leaf_rows *leaves, struct tensor *dqkv, struct tensor *grad_qn,
-                     struct tensor *grad_kn)
+                     const struct tensor *qkv, const struct norm *q_norm, const struct norm *k_norm,
+                     const struct tensor *cos, const struct tensor *sin, const struct attn_shape *s,
+                     const struct rows *rows, const struct leaf_rows *leaves, struct tensor *dqkv,
+                     struct tensor *grad_qn, struct tensor *grad_kn)
 {
     struct rope_args a = {.d = d,
                           .qkv = qkv,
@@ -192,7 +209,6 @@ void ref_rope_kv_bwd(struct device *d, const struct tensor *dq, const struct ten
                           .k_norm = k_norm,
                           .cos = cos,
                           .sin = sin,
-                          .eps = eps,
                           .s = s,
                           .rows = rows,
                           .dq = dq,

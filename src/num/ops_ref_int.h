@@ -115,6 +115,12 @@ static inline float block_product(const float a[PLAN_KBLOCK], const float b[PLAN
     return even + odd;
 }
 
+/* The factor of column c of a norm. */
+static inline float norm_factor(const struct norm *n, int64_t c)
+{
+    return n->plus_one ? 1.0f + get(n->w, 0, c) : get(n->w, 0, c);
+}
+
 static inline float tree_join(float leaf[PLAN_MAX_LEAVES], int n)
 {
     for (int w = 1; w < n; w *= 2) {
@@ -145,16 +151,15 @@ static inline float grad_get(const struct tensor *grad, int64_t r, int64_t c)
 }
 
 /* ops_ref_attn.c */
-void ref_rope_kv(struct device *d, const struct tensor *qkv, const struct tensor *q_norm,
-                 const struct tensor *k_norm, float eps, const struct tensor *cos,
-                 const struct tensor *sin, const struct attn_shape *s, const struct rows *rows,
-                 struct kv_store *kv, int layer, struct tensor *q);
+void ref_rope_kv(struct device *d, const struct tensor *qkv, const struct norm *q_norm,
+                 const struct norm *k_norm, const struct tensor *cos, const struct tensor *sin,
+                 const struct attn_shape *s, const struct rows *rows, struct kv_store *kv,
+                 int layer, struct tensor *q);
 void ref_rope_kv_bwd(struct device *d, const struct tensor *dq, const struct tensor *dkv,
-                     const struct tensor *qkv, const struct tensor *q_norm,
-                     const struct tensor *k_norm, float eps, const struct tensor *cos,
-                     const struct tensor *sin, const struct attn_shape *s, const struct rows *rows,
-                     const struct leaf_rows *leaves, struct tensor *dqkv, struct tensor *grad_qn,
-                     struct tensor *grad_kn);
+                     const struct tensor *qkv, const struct norm *q_norm, const struct norm *k_norm,
+                     const struct tensor *cos, const struct tensor *sin, const struct attn_shape *s,
+                     const struct rows *rows, const struct leaf_rows *leaves, struct tensor *dqkv,
+                     struct tensor *grad_qn, struct tensor *grad_kn);
 void ref_attn(struct device *d, const struct tensor *q, const struct kv_store *kv, int layer,
               const struct attn_shape *s, const struct rows *rows, struct tensor *out,
               struct tensor *lse);

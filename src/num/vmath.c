@@ -79,6 +79,22 @@ float vmath_logf(float x)
     return fmaf(n, VMATH_LN2_HI, p);
 }
 
+float vmath_tanhf(float x)
+{
+    float a = x > 0.0f - x ? x : 0.0f - x, z, p;
+
+    if (a > VMATH_TANH_SMALL) {
+        p = 1.0f - 2.0f / (vmath_expf(a + a) + 1.0f);
+        return x < 0.0f ? 0.0f - p : p;
+    }
+    z = x * x;
+    p = fmaf(VMATH_T0, z, VMATH_T1);
+    p = fmaf(p, z, VMATH_T2);
+    p = fmaf(p, z, VMATH_T3);
+    p = fmaf(p, z, VMATH_T4);
+    return fmaf(p * z, x, x);
+}
+
 double vmath_exp(double x)
 {
     /* e^x = 2^n e^r, |r| <= ln2/2, Taylor to r^14 */

@@ -258,6 +258,7 @@ static void oracle_check(struct oracle *o, const struct job *j, int sample)
     struct row_seq seq = {0, n, 0, o->pages};
     struct rows rows = {n, 1, &seq, pos};
     struct tensor x = tensor_rows(&o->logits, 0, a->n), p = tensor_rows(&o->probs, 0, a->n);
+    struct logit_spec spec = {0};
 
     assert_true(a->n >= 1);
     for (int i = 0; i < n; i++) {
@@ -267,11 +268,11 @@ static void oracle_check(struct oracle *o, const struct job *j, int sample)
     for (int i = 0; i < a->n; i++) {
         idx[i] = j->q.ntokens - 1 + i;
     }
+    spec.temperature = j->q.sampling.temperature;
     memset(o->kv.data, 0xff, o->kv.size);
     forward_run(o->f, &rows, tok, &o->kv);
     forward_logits(o->f, idx, a->n, &o->logits);
-    d->ops->logp(d, &x, j->q.sampling.temperature, a->tokens, &model.w->vocab_leaves, logp, max,
-                 NULL, NULL);
+    d->ops->logp(d, &x, &spec, a->tokens, &model.w->vocab_leaves, logp, max, NULL, NULL);
     d->ops->exps(d, &x, max, &p);
     for (int i = 0; i < a->n; i++) {
         double u = rng_uniform(j->q.key.seed, j->q.key.stream, j->q.key.sample + (uint64_t)sample,

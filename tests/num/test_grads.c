@@ -165,7 +165,7 @@ static double linear_loss(void *arg)
 {
     struct linear *l = arg;
     dev->ops->pack(dev, &l->w, &l->v);
-    dev->ops->linear(dev, &l->x, &l->v, &l->bias, DEVICE_STORE, &l->y);
+    dev->ops->linear(dev, &l->x, &l->v, &l->bias, NULL, &l->y);
     return weighed(&l->y, &l->weight);
 }
 
@@ -216,28 +216,33 @@ static void test_linear(void **state)
 /* ---- norm --------------------------------------------------------------------------------------
  */
 
-struct norm {
-    struct tensor x, w, weight, y, rstd;
+struct normed {
+    struct tensor x, w, weight, res, y, rstd;
+    struct norm n;
 };
 
 static double norm_loss(void *arg)
 {
-    struct norm *n = arg;
-    dev->ops->rmsnorm(dev, &n->x, &n->w, 1e-3f, &n->y, &n->rstd);
+    struct normed *n = arg;
+    dev->ops->rmsnorm(dev, &n->x, &n->n, &n->res, &n->y, &n->rstd);
     return weighed(&n->y, &n->weight);
 }
 
-static void test_norm(void **state)
+static void norm_case(int plus_one)
 {
     enum { M = 6, H = 50 };
     static const int32_t start[] = {0, 4, 6};
     struct leaf_rows leaves = {2, start};
-    struct norm n = {filled(M, H), filled(1, H), filled(M, H), make(DTYPE_F32, M, H),
-                     make(DTYPE_F32, M, 1)};
+    struct normed n = {.x = filled(M, H),
+                       .w = filled(1, H),
+                       .weight = filled(M, H),
+                       .res = filled(M, H),
+                       .y = make(DTYPE_F32, M, H),
+                       .rstd = make(DTYPE_F32, M, 1)};
     struct tensor dx = filled(M, H), before = make(DTYPE_F32, M, H), dw = make(DTYPE_I64, 1, H);
-    struct tensor *const all[] = {&n.x, &n.w, &n.weight, &n.y, &n.rstd, &dx, &before, &dw};
-    (void)state;
+    struct tensor *const all[] = {&n.x, &n.w, &n.weight, &n.res, &n.y, &n.rstd, &dx, &before, &dw};
 
+    n.n = (struct norm){&n.w, 1e-3f, plus_one};
     norm_loss(&n);
     for (int r = 0; r < M; r++) {
         double ss = 0;
@@ -245,18 +250,26 @@ static void test_norm(void **state)
             ss += (double)*at(&n.x, r, c) * (double)*at(&n.x, r, c);
         }
         for (int c = 0; c < H; c++) {
-            double y = (double)*at(&n.x, r, c) / sqrt(ss / H + 1e-3) * (double)*at(&n.w, 0, c);
-            assert_true(fabs(y - (double)*at(&n.y, r, c)) < 1e-6);
+            double w = (double)*at(&n.w, 0, c) + plus_one;
+            double y = (double)*at(&n.x, r, c) / sqrt(ss / H + 1e-3) * w;
+            assert_true(fabs(y + (double)*at(&n.res, r, c) - (double)*at(&n.y, r, c)) < 1e-6);
         }
     }
     dev->ops->copy(dev, &dx, &before);
-    dev->ops->rmsnorm_bwd(dev, &n.weight, &n.x, &n.w, &n.rstd, &leaves, &dx, &dw);
+    dev->ops->rmsnorm_bwd(dev, &n.weight, &n.x, &n.n, &n.rstd, &leaves, &dx, &dw);
     for (int i = 0; i < M * H; i++) { /* it adds to what was there */
         *at(&dx, i / H, i % H) -= *at(&before, i / H, i % H);
     }
     check("rmsnorm_bwd", norm_loss, &n, &n.x, &dx, 300);
     check("rmsnorm_bwd weight", norm_loss, &n, &n.w, &dw, 300);
     free_all(all, sizeof all / sizeof *all);
+}
+
+static void test_norm(void **state)
+{
+    (void)state;
+    norm_case(0);
+    norm_case(1);
 }
 
 /* ---- rope and attention ------------------------------------------------------------------------
@@ -267,16 +280,17 @@ struct attention {
     struct rows rows;
     struct row_seq seq[2];
     int32_t pos[400], pages[2][8];
-    int norm;
+    int norm; /* of heads: 1; 2: by 1 + w, and half of a head is turned, in neighbouring pairs */
     struct tensor qkv, qn, kn, cos, sin, weight, q, out, lse;
+    struct norm qnorm, knorm;
     struct kv_store kv;
 };
 
 static double attention_loss(void *arg)
 {
     struct attention *a = arg;
-    dev->ops->rope_kv(dev, &a->qkv, a->norm ? &a->qn : NULL, a->norm ? &a->kn : NULL, 1e-2f,
-                      &a->cos, &a->sin, &a->s, &a->rows, &a->kv, 0, &a->q);
+    dev->ops->rope_kv(dev, &a->qkv, a->norm ? &a->qnorm : NULL, a->norm ? &a->knorm : NULL, &a->cos,
+                      &a->sin, &a->s, &a->rows, &a->kv, 0, &a->q);
     dev->ops->attn(dev, &a->q, &a->kv, 0, &a->s, &a->rows, &a->out, &a->lse);
     return weighed(&a->out, &a->weight);
 }
@@ -288,7 +302,14 @@ static void attention_open(struct attention *a, int heads, int kv, int dim, int 
     struct err e = {0};
 
     memset(a, 0, sizeof *a);
-    a->s = (struct attn_shape){heads, kv, dim, 1.0f / sqrtf((float)dim)};
+    a->s = (struct attn_shape){.n_heads = heads,
+                               .n_kv_heads = kv,
+                               .head_dim = dim,
+                               .scale = 1.0f / sqrtf((float)dim),
+                               .rot = norm == 2 ? dim / 2 : dim,
+                               .interleaved = norm == 2};
+    a->qnorm = (struct norm){&a->qn, 1e-2f, norm == 2};
+    a->knorm = (struct norm){&a->kn, 1e-2f, norm == 2};
     a->norm = norm;
     a->seq[0] = (struct row_seq){0, len0, 0, a->pages[0]};
     a->seq[1] = (struct row_seq){len0, len1, 0, a->pages[1]};
@@ -307,7 +328,7 @@ static void attention_open(struct attention *a, int heads, int kv, int dim, int 
     a->cos = make(DTYPE_F32, 400, dim / 2);
     a->sin = make(DTYPE_F32, 400, dim / 2);
     for (int p = 0; p < 400; p++) {
-        for (int i = 0; i < dim / 2; i++) {
+        for (int i = 0; i < a->s.rot / 2; i++) {
             *at(&a->cos, p, i) = (float)cos(p * pow(100.0, -2.0 * i / dim));
             *at(&a->sin, p, i) = (float)sin(p * pow(100.0, -2.0 * i / dim));
         }
@@ -343,12 +364,14 @@ static void plain_head(const struct attention *a, int r, int h, double *y)
         return;
     }
     for (int i = 0; a->norm && i < d; i++) {
-        x[i] = x[i] / sqrt(ss / d + 1e-2) * (double)*at(w, 0, i);
+        x[i] = x[i] / sqrt(ss / d + 1e-2) * ((a->norm == 2) + (double)*at(w, 0, i));
     }
-    for (int i = 0; i < d / 2; i++) {
+    memcpy(y, x, sizeof(double) * (size_t)d);
+    for (int i = 0; i < a->s.rot / 2; i++) {
         double f = pos * pow(100.0, -2.0 * i / d);
-        y[i] = x[i] * cos(f) - x[i + d / 2] * sin(f);
-        y[i + d / 2] = x[i + d / 2] * cos(f) + x[i] * sin(f);
+        int j = a->s.interleaved ? 2 * i : i, k = a->s.interleaved ? j + 1 : i + d / 2;
+        y[j] = x[j] * cos(f) - x[k] * sin(f);
+        y[k] = x[k] * cos(f) + x[j] * sin(f);
     }
 }
 
@@ -420,9 +443,9 @@ static void attention_case(int heads, int kv, int dim, int norm, int len0, int l
     attention_values(a);
     dev->ops->attn_bwd(dev, &a->weight, &a->q, &a->out, &a->lse, &a->kv, 0, &a->s, &a->rows, &dq,
                        &dkv);
-    dev->ops->rope_kv_bwd(dev, &dq, &dkv, &a->qkv, norm ? &a->qn : NULL, norm ? &a->kn : NULL,
-                          1e-2f, &a->cos, &a->sin, &a->s, &a->rows, &leaves, &dqkv,
-                          norm ? &gq : NULL, norm ? &gk : NULL);
+    dev->ops->rope_kv_bwd(dev, &dq, &dkv, &a->qkv, norm ? &a->qnorm : NULL, norm ? &a->knorm : NULL,
+                          &a->cos, &a->sin, &a->s, &a->rows, &leaves, &dqkv, norm ? &gq : NULL,
+                          norm ? &gk : NULL);
     check("attention", attention_loss, a, &a->qkv, &dqkv, samples);
     if (norm) {
         check("q norm", attention_loss, a, &a->qn, &gq, samples);
@@ -440,6 +463,7 @@ static void test_attention(void **state)
     attention_case(4, 2, 32, 1, 7, 3, 60);
     attention_case(2, 2, 64, 1, 5, 0, 60);
     attention_case(2, 1, 32, 0, 70, 3, 16); /* two pages */
+    attention_case(2, 1, 64, 2, 9, 4, 60);
 }
 
 static void test_attention_leaves(void **state)
@@ -448,39 +472,55 @@ static void test_attention_leaves(void **state)
     attention_case(1, 1, 32, 1, 259, 0, 5); /* two leaves of queries */
 }
 
-/* ---- swiglu ------------------------------------------------------------------------------------
+/* ---- gated units
+ * ------------------------------------------------------------------------------------
  */
 
-struct swiglu {
+struct glu {
     struct tensor gu, weight, y;
+    enum act act;
 };
 
-static double swiglu_loss(void *arg)
+static double glu_loss(void *arg)
 {
-    struct swiglu *s = arg;
-    dev->ops->swiglu(dev, &s->gu, &s->y);
+    struct glu *s = arg;
+    dev->ops->glu(dev, &s->gu, s->act, &s->y);
     return weighed(&s->y, &s->weight);
 }
 
-static void test_swiglu(void **state)
+static double plain_act(enum act act, double g)
+{
+    if (act == ACT_SILU) {
+        return g / (1 + exp(-g));
+    }
+    return 0.5 * g * (1 + tanh(sqrt(2 / acos(-1.0)) * (g + 0.044715 * g * g * g)));
+}
+
+static void glu_case(enum act act)
 {
     enum { M = 4, I = 32 };
-    struct swiglu s = {filled(M, 2 * I), filled(M, I), make(DTYPE_F32, M, I)};
+    struct glu s = {filled(M, 2 * I), filled(M, I), make(DTYPE_F32, M, I), act};
     struct tensor d = make(DTYPE_F32, M, 2 * I);
     struct tensor *const all[] = {&s.gu, &s.weight, &s.y, &d};
-    (void)state;
 
     for (int i = 0; i < M * I; i++) { /* gates to both sides of the bend */
         *at(&s.gu, i / I, i % I) *= 5;
     }
-    swiglu_loss(&s);
+    glu_loss(&s);
     for (int i = 0; i < M * I; i++) {
         double g = (double)*at(&s.gu, i / I, i % I), u = (double)*at(&s.gu, i / I, I + i % I);
-        assert_true(fabs(g / (1 + exp(-g)) * u - (double)*at(&s.y, i / I, i % I)) < 2e-6);
+        assert_true(fabs(plain_act(act, g) * u - (double)*at(&s.y, i / I, i % I)) < 2e-6);
     }
-    dev->ops->swiglu_bwd(dev, &s.weight, &s.gu, &d);
-    check("swiglu_bwd", swiglu_loss, &s, &s.gu, &d, 1000);
+    dev->ops->glu_bwd(dev, &s.weight, &s.gu, act, &d);
+    check("glu_bwd", glu_loss, &s, &s.gu, &d, 1000);
     free_all(all, sizeof all / sizeof *all);
+}
+
+static void test_glu(void **state)
+{
+    (void)state;
+    glu_case(ACT_SILU);
+    glu_case(ACT_GELU_TANH);
 }
 
 /* ---- log-probabilities -------------------------------------------------------------------------
@@ -488,7 +528,8 @@ static void test_swiglu(void **state)
 
 struct logp {
     struct tensor x, work;
-    float temperature, g[4], ge[4], logp[4], max[4], logz[4], entropy[4];
+    struct logit_spec spec;
+    float g[4], ge[4], logp[4], max[4], logz[4], entropy[4];
     int32_t target[4];
     struct leafset leaves;
 };
@@ -498,7 +539,7 @@ static double logp_loss(void *arg)
     struct logp *l = arg;
     double s = 0;
     dev->ops->copy(dev, &l->x, &l->work);
-    dev->ops->logp(dev, &l->work, l->temperature, l->target, &l->leaves, l->logp, l->max, l->logz,
+    dev->ops->logp(dev, &l->work, &l->spec, l->target, &l->leaves, l->logp, l->max, l->logz,
                    l->entropy);
     for (int r = 0; r < 4; r++) {
         s += (l->target[r] >= 0 ? (double)l->g[r] * (double)l->logp[r] : 0) +
@@ -507,15 +548,22 @@ static double logp_loss(void *arg)
     return s;
 }
 
+static double plain_logit(const struct logit_spec *s, double x)
+{
+    double cap = (double)s->softcap;
+    return (cap > 0 ? cap * tanh(x / cap) : x) / (double)s->temperature;
+}
+
 static void test_logp(void **state)
 {
     enum { V = 77 };
-    static const float temperatures[] = {1.0f, 0.7f, 1.9f};
+    static const struct logit_spec specs[] = {
+        {1.0f, 0.0f}, {0.7f, 0.0f}, {1.9f, 0.0f}, {1.0f, 2.5f}, {0.7f, 4.0f}};
     (void)state;
-    for (int t = 0; t < 3; t++) {
+    for (int t = 0; t < 5; t++) {
         struct logp l = {.x = filled(4, V),
                          .work = make(DTYPE_F32, 4, V),
-                         .temperature = temperatures[t],
+                         .spec = specs[t],
                          .g = {1, -2, 0.5f, 0},
                          .ge = {0.3f, 0, -0.2f, 1},
                          .target = {3, 76, 40, -1}};
@@ -530,20 +578,20 @@ static void test_logp(void **state)
         for (int r = 0; r < 4; r++) {
             double z = 0, h = 0, top = (double)l.max[r];
             for (int c = 0; c < V; c++) {
-                double x = (double)*at(&l.x, r, c) / (double)l.temperature;
+                double x = plain_logit(&l.spec, (double)*at(&l.x, r, c));
                 z += exp(x - top);
                 assert_true(x < top + 1e-5);
             }
             for (int c = 0; c < V; c++) {
-                double lp = (double)*at(&l.x, r, c) / (double)l.temperature - top - log(z);
+                double lp = plain_logit(&l.spec, (double)*at(&l.x, r, c)) - top - log(z);
                 h -= exp(lp) * lp;
                 assert_true(c != l.target[r] || fabs(lp - (double)l.logp[r]) < 3e-6);
             }
             assert_true(fabs(log(z) - (double)l.logz[r]) < 2e-6);
             assert_true(fabs(h - (double)l.entropy[r]) < 5e-6);
         }
-        dev->ops->logp_bwd(dev, &l.work, l.temperature, l.target, l.max, l.logz, l.entropy, l.g,
-                           l.ge, &dx);
+        dev->ops->logp_bwd(dev, &l.work, &l.spec, l.target, l.max, l.logz, l.entropy, l.g, l.ge,
+                           &dx);
         check("logp_bwd", logp_loss, &l, &l.x, &dx, 1000);
         free_all(all, sizeof all / sizeof *all);
     }
@@ -555,26 +603,30 @@ static void test_logp(void **state)
 struct embed {
     struct tensor table, weight, y;
     const int32_t *ids;
+    float scale;
 };
 
 static double embed_loss(void *arg)
 {
     struct embed *m = arg;
-    dev->ops->embed(dev, &m->table, m->ids, &m->y);
+    dev->ops->embed(dev, &m->table, m->ids, m->scale, &m->y);
     return weighed(&m->y, &m->weight);
 }
 
 static void test_embed(void **state)
 {
     static const int32_t ids[] = {3, 0, 3, 3, 6};
-    struct embed m = {filled(8, 40), filled(5, 40), make(DTYPE_F32, 5, 40), ids};
-    struct tensor g = make(DTYPE_I64, 8, 40);
-    struct tensor *const all[] = {&m.table, &m.weight, &m.y, &g};
     (void)state;
+    for (int scaled = 0; scaled < 2; scaled++) {
+        struct embed m = {filled(8, 40), filled(5, 40), make(DTYPE_F32, 5, 40), ids,
+                          scaled ? 5.5f : 1.0f};
+        struct tensor g = make(DTYPE_I64, 8, 40);
+        struct tensor *const all[] = {&m.table, &m.weight, &m.y, &g};
 
-    dev->ops->embed_bwd(dev, &m.weight, ids, &g);
-    check("embed_bwd", embed_loss, &m, &m.table, &g, 1000);
-    free_all(all, sizeof all / sizeof *all);
+        dev->ops->embed_bwd(dev, &m.weight, ids, m.scale, &g);
+        check("embed_bwd", embed_loss, &m, &m.table, &g, 1000);
+        free_all(all, sizeof all / sizeof *all);
+    }
 }
 
 /* ---- optimizer ---------------------------------------------------------------------------------
@@ -639,7 +691,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_linear),    cmocka_unit_test(test_norm),
         cmocka_unit_test(test_attention), cmocka_unit_test(test_attention_leaves),
-        cmocka_unit_test(test_swiglu),    cmocka_unit_test(test_logp),
+        cmocka_unit_test(test_glu),       cmocka_unit_test(test_logp),
         cmocka_unit_test(test_embed),     cmocka_unit_test(test_adamw),
     };
     return cmocka_run_group_tests(tests, open_ref, close_ref);

@@ -264,10 +264,11 @@ static void compare(const char *what, const struct result *a, const struct resul
 
 struct shape {
     int m, n, k;        /* rows, outputs, inputs */
-    int leaves, parts;  /* R; 3: ranges of q, k and v heads per leaf */
+    int leaves, parts;  /* R; 3: ranges of q, k and v heads per leaf; 2: two ranges per leaf */
     int heads, kv, dim; /* attention */
-    int norm;           /* heads are normed */
-    int lens[4];        /* sequences */
+    int norm;           /* heads are normed: 1 q, 2 k, 4 with 1 + w; rmsnorm: 1 with 1 + w */
+    int rot, interleaved, act;
+    int lens[4]; /* sequences */
     enum values values;
 };
 
@@ -358,9 +359,13 @@ static void case_linear(struct device *d, const struct shape *s, struct result *
     d->ops->pack(d, &w, &v);
     for (int kind = 0; kind < 4; kind++) {
         struct tensor y = filled(d, kind & 1 ? DTYPE_F32 : DTYPE_BF16, s->m, s->n, s->values);
-        d->ops->linear(d, &x, &v, kind & 2 ? &bias : NULL,
-                       kind & 2 ? DEVICE_ACCUMULATE : DEVICE_STORE, &y);
+        struct tensor res = filled(d, y.dtype, s->m, s->n, s->values),
+                      y2 = make(d, y.dtype, s->m, s->n);
+        d->ops->linear(d, &x, &v, kind & 2 ? &bias : NULL, kind & 2 ? &y : NULL, &y);
+        d->ops->linear(d, &x, &v, kind & 2 ? NULL : &bias, &res, &y2);
         take(out, kind & 2 ? "linear, accumulated" : "linear", &y);
+        take(out, "linear, residual", &y2);
+        device_tensor_free(&res);
     }
     for (int kind = 0; kind < 2; kind++) {
         struct tensor dx = filled(d, kind ? DTYPE_F32 : DTYPE_BF16, s->m, s->k, PLAIN);
@@ -448,15 +453,19 @@ static void case_norm(struct device *d, const struct shape *s, struct result *ou
     struct tensor rstd = make(d, DTYPE_F32, s->m, 1);
     struct tensor dx = filled(d, DTYPE_F32, s->m, s->n, s->values);
     struct tensor g = grads(d, 1, s->n);
+    struct tensor y3 = filled(d, DTYPE_BF16, s->m, s->n, s->values);
+    const struct norm norm = {&w, 1e-5f, s->norm}, other = {&w, 1e-6f, !s->norm};
     int32_t start[16];
     struct leaf_rows leaves = {cut_leaves(s->m, start), start};
 
-    d->ops->rmsnorm(d, &x, &w, 1e-5f, &y, &rstd);
-    d->ops->rmsnorm(d, &x, &w, 1e-6f, &y2, NULL);
+    d->ops->rmsnorm(d, &x, &norm, NULL, &y, &rstd);
+    d->ops->rmsnorm(d, &x, &other, &dy, &y2, NULL);
+    d->ops->rmsnorm(d, &x, &norm, &y3, &y3, NULL);
+    take(out, "rmsnorm onto itself", &y3);
     keep(out, "rmsnorm", &y);
     keep(out, "rstd", &rstd);
     keep(out, "rmsnorm without rstd", &y2);
-    d->ops->rmsnorm_bwd(d, &dy, &x, &w, &rstd, &leaves, &dx, &g);
+    d->ops->rmsnorm_bwd(d, &dy, &x, &norm, &rstd, &leaves, &dx, &g);
     keep(out, "rmsnorm_bwd", &dx);
     if (!keep_fault(d, out)) {
         keep(out, "rmsnorm_bwd weight", &g);
@@ -482,6 +491,7 @@ static void test_norm(void **state)
         for (enum values v = 0; v < N_VALUES; v++) {
             struct shape s = shapes[i];
             s.values = v;
+            s.norm = i % 2;
             conform("rmsnorm", case_norm, &s);
         }
     }
@@ -540,10 +550,10 @@ struct rope {
     struct tensor cos, sin, q_norm, k_norm;
 };
 
-static void rope_make(struct device *d, struct rope *r, int dim, enum values v)
+static void rope_make(struct device *d, struct rope *r, int dim, int rot, enum values v)
 {
-    r->cos = filled(d, DTYPE_F32, MAX_ROWS, dim / 2, PLAIN);
-    r->sin = filled(d, DTYPE_F32, MAX_ROWS, dim / 2, PLAIN);
+    r->cos = filled(d, DTYPE_F32, MAX_ROWS, rot / 2, PLAIN);
+    r->sin = filled(d, DTYPE_F32, MAX_ROWS, rot / 2, PLAIN);
     r->q_norm = filled(d, DTYPE_BF16, 1, dim, v);
     r->k_norm = filled(d, DTYPE_BF16, 1, dim, v);
 }
@@ -566,12 +576,19 @@ static void keep_kv(struct result *out, const struct kv_store *kv)
 static void case_attn(struct device *d, const struct shape *s, struct result *out)
 {
     static struct batch b;
-    struct attn_shape as = {s->heads, s->kv, s->dim, 1.0f / sqrtf((float)s->dim)};
+    struct attn_shape as = {.n_heads = s->heads,
+                            .n_kv_heads = s->kv,
+                            .head_dim = s->dim,
+                            .scale = 1.0f / sqrtf((float)s->dim),
+                            .rot = s->rot ? s->rot : s->dim,
+                            .interleaved = s->interleaved};
     int n, q_cols = s->heads * s->dim, kv_cols = 2 * s->kv * s->dim;
     struct tensor qkv, q, o, o2, lse, dout, dq, dkv, dqkv, gq, gk;
     struct tensor *const all[] = {&qkv, &q, &o, &o2, &lse, &dout, &dq, &dkv, &dqkv, &gq, &gk};
     struct kv_store kv;
     struct rope rope;
+    const struct norm qn = {&rope.q_norm, 1e-6f, s->norm >> 2 & 1};
+    const struct norm kn = {&rope.k_norm, 1e-5f, s->norm >> 2 & 1};
     struct err e = {0};
 
     batch_fill(&b, s);
@@ -593,11 +610,11 @@ static void case_attn(struct device *d, const struct shape *s, struct result *ou
     dqkv = make(d, DTYPE_BF16, n, q_cols + kv_cols);
     gq = grads(d, 1, s->dim);
     gk = grads(d, 1, s->dim);
-    rope_make(d, &rope, s->dim, s->values);
+    rope_make(d, &rope, s->dim, as.rot, s->values);
     assert_ok(device_kv(d, &kv, 2, s->kv, s->dim, b.n_pages, &e), &e);
 
-    d->ops->rope_kv(d, &qkv, s->norm ? &rope.q_norm : NULL, s->norm ? &rope.k_norm : NULL, 1e-6f,
-                    &rope.cos, &rope.sin, &as, &b.rows, &kv, 1, &q);
+    d->ops->rope_kv(d, &qkv, s->norm & 1 ? &qn : NULL, s->norm & 2 ? &kn : NULL, &rope.cos,
+                    &rope.sin, &as, &b.rows, &kv, 1, &q);
     keep(out, "q", &q);
     keep_kv(out, &kv);
     d->ops->attn(d, &q, &kv, 1, &as, &b.rows, &o, &lse);
@@ -608,9 +625,9 @@ static void case_attn(struct device *d, const struct shape *s, struct result *ou
     d->ops->attn_bwd(d, &dout, &q, &o, &lse, &kv, 1, &as, &b.rows, &dq, &dkv);
     keep(out, "attn_bwd dq", &dq);
     keep(out, "attn_bwd dkv", &dkv);
-    d->ops->rope_kv_bwd(d, &dq, &dkv, &qkv, s->norm ? &rope.q_norm : NULL,
-                        s->norm ? &rope.k_norm : NULL, 1e-6f, &rope.cos, &rope.sin, &as, &b.rows,
-                        &b.leaves, &dqkv, s->norm ? &gq : NULL, s->norm ? &gk : NULL);
+    d->ops->rope_kv_bwd(d, &dq, &dkv, &qkv, s->norm & 1 ? &qn : NULL, s->norm & 2 ? &kn : NULL,
+                        &rope.cos, &rope.sin, &as, &b.rows, &b.leaves, &dqkv,
+                        s->norm & 1 ? &gq : NULL, s->norm & 2 ? &gk : NULL);
     keep(out, "rope_kv_bwd", &dqkv);
     if (!keep_fault(d, out)) {
         keep(out, "q norm's gradient", &gq);
@@ -627,13 +644,17 @@ static void test_attn(void **state)
 {
     static const struct shape shapes[] = {
         {.heads = 1, .kv = 1, .dim = 32, .lens = {1}},
-        {.heads = 3, .kv = 1, .dim = 64, .lens = {65, 7, 1}, .norm = 1},
-        {.heads = 2, .kv = 2, .dim = 128, .lens = {31, 70}, .norm = 1},
+        {.heads = 3, .kv = 1, .dim = 64, .lens = {65, 7, 1}, .norm = 3},
+        {.heads = 2, .kv = 2, .dim = 128, .lens = {31, 70}, .norm = 3},
         {.heads = 6, .kv = 2, .dim = 64, .lens = {33, 3, 64, 2}},
-        {.heads = 3, .kv = 1, .dim = 32, .lens = {130}, .norm = 1},
+        {.heads = 3, .kv = 1, .dim = 32, .lens = {130}, .norm = 3},
+        {.heads = 2, .kv = 1, .dim = 64, .lens = {9, 40}, .norm = 7, .rot = 32},
+        {.heads = 2, .kv = 1, .dim = 32, .lens = {30}, .norm = 1, .rot = 8},
+        {.heads = 2, .kv = 1, .dim = 64, .lens = {33}, .norm = 6, .rot = 32, .interleaved = 1},
+        {.heads = 1, .kv = 1, .dim = 96, .lens = {20}, .rot = 96, .interleaved = 1},
     };
     static const struct shape long_ones[] = {
-        {.heads = 3, .kv = 1, .dim = 32, .lens = {257, 300}, .norm = 1}, /* leaves */
+        {.heads = 3, .kv = 1, .dim = 32, .lens = {257, 300}, .norm = 3}, /* leaves */
 #if !SLOW
         {.heads = 1, .kv = 1, .dim = 32, .lens = {1150, 5}, .values = MILD}, /* segments */
 #endif
@@ -657,18 +678,23 @@ static void run_chunks(struct device *d, const struct shape *s, int first, int c
                        struct result *out)
 {
     static struct batch b;
-    struct attn_shape as = {s->heads, s->kv, s->dim, 0.125f};
+    struct attn_shape as = {.n_heads = s->heads,
+                            .n_kv_heads = s->kv,
+                            .head_dim = s->dim,
+                            .scale = 0.125f,
+                            .rot = s->dim};
     int len = s->lens[0], cols = (s->heads + 2 * s->kv) * s->dim, q_cols = s->heads * s->dim;
     struct tensor all, other;
     struct kv_store kv;
     struct rope rope;
+    const struct norm qn = {&rope.q_norm, 1e-6f, 0}, kn = {&rope.k_norm, 1e-6f, 0};
     struct err e = {0};
 
     rand_state = 42;
     batch_fill(&b, s);
     all = filled(d, DTYPE_BF16, len, cols, s->values);
     other = filled(d, DTYPE_BF16, s->lens[1], cols, s->values);
-    rope_make(d, &rope, s->dim, PLAIN);
+    rope_make(d, &rope, s->dim, s->dim, PLAIN);
     assert_ok(device_kv(d, &kv, 1, s->kv, s->dim, b.n_pages, &e), &e);
     keep_part(out, "chunked attention", DTYPE_BF16, q_cols);
     for (int at = 0; at < len;) {
@@ -695,8 +721,7 @@ static void run_chunks(struct device *d, const struct shape *s, int first, int c
             memcpy((char *)x.data + (size_t)(r * x.ld) * 2, device_host_row(from, pos[r]),
                    (size_t)cols * 2);
         }
-        d->ops->rope_kv(d, &x, &rope.q_norm, &rope.k_norm, 1e-6f, &rope.cos, &rope.sin, &as, &rows,
-                        &kv, 0, &q);
+        d->ops->rope_kv(d, &x, &qn, &kn, &rope.cos, &rope.sin, &as, &rows, &kv, 0, &q);
         d->ops->attn(d, &q, &kv, 0, &as, &rows, &o, NULL);
         part = tensor_rows(&o, more, n);
         for (int r = 0; r < n; r++) {
@@ -763,46 +788,57 @@ static void test_chunks_segment(void **state)
 /* ---- elementwise, logits, rows -----------------------------------------------------------------
  */
 
-static void case_swiglu(struct device *d, const struct shape *s, struct result *out)
+static void case_glu(struct device *d, const struct shape *s, struct result *out)
 {
     struct tensor gu = filled(d, DTYPE_BF16, s->m, 2 * s->n, s->values);
     struct tensor dy = filled(d, DTYPE_BF16, s->m, s->n, s->values);
     struct tensor y = make(d, DTYPE_BF16, s->m, s->n), dgu = make(d, DTYPE_BF16, s->m, 2 * s->n);
 
-    d->ops->swiglu(d, &gu, &y);
-    d->ops->swiglu_bwd(d, &dy, &gu, &dgu);
-    take(out, "swiglu", &y);
-    take(out, "swiglu_bwd", &dgu);
+    d->ops->glu(d, &gu, (enum act)s->act, &y);
+    d->ops->glu_bwd(d, &dy, &gu, (enum act)s->act, &dgu);
+    take(out, "glu", &y);
+    take(out, "glu_bwd", &dgu);
     device_tensor_free(&gu);
     device_tensor_free(&dy);
 }
 
-static void test_swiglu(void **state)
+static void test_glu(void **state)
 {
     static const int rows[] = {1, 3, 7, 31, 33, 70};
     (void)state;
     for (int i = 0; i < 6; i++) {
         for (enum values v = 0; v < N_VALUES; v++) {
             struct shape s = {.m = rows[i], .n = 32 * (i + 1), .values = v};
-            conform("swiglu", case_swiglu, &s);
+            conform("swiglu", case_glu, &s);
+            s.act = ACT_GELU_TANH;
+            conform("geglu", case_glu, &s);
         }
     }
 }
 
 static void case_logp(struct device *d, const struct shape *s, struct result *out)
 {
-    static const float temperatures[] = {1.0f, 0.7f, 0.0f};
+    static const struct logit_spec specs[] = {
+        {1.0f, 0.0f}, {0.7f, 0.0f}, {0.0f, 0.0f}, {1.0f, 30.0f}, {0.7f, 1.5f}};
     struct leafset leaves;
     float g[80], ge[80];
     int32_t target[80];
 
-    leaves_of_k(&leaves, s->leaves, s->n);
+    if (s->parts == 2) { /* leaves of two ranges each */
+        memset(&leaves, 0, sizeof leaves);
+        plan_leafset_add(&leaves, s->leaves, s->n / 64, 32, 0, s->n / 64 * 32);
+        plan_leafset_add(&leaves, s->leaves, s->n / 64 + 1, 32, s->n / 64 * 32, s->n);
+        plan_leafset_sort(&leaves);
+    } else {
+        leaves_of_k(&leaves, s->leaves, s->n);
+    }
     for (int r = 0; r < s->m; r++) {
         g[r] = r % 5 == 3 ? 0.0f : rand_value(PLAIN);
         ge[r] = r % 3 == 1 ? 0.0f : rand_value(PLAIN) * 0.01f;
         target[r] = r % 4 == 2 ? -1 : rand_below(s->n);
     }
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 5; i++) {
+        const struct logit_spec *spec = &specs[i];
         struct tensor x = filled(d, DTYPE_F32, s->m, s->n, s->values);
         struct tensor dx = make(d, DTYPE_BF16, s->m, s->n), dx2 = make(d, DTYPE_BF16, s->m, s->n);
         struct tensor ex = make(d, DTYPE_F32, s->m, s->n);
@@ -815,16 +851,16 @@ static void case_logp(struct device *d, const struct shape *s, struct result *ou
             }
         }
         d->ops->copy(d, &x, &x2);
-        d->ops->logp(d, &x, temperatures[i], target, &leaves, logp, max, logz, entropy);
-        d->ops->logp(d, &x2, temperatures[i], target, &leaves, logp2, NULL, NULL, NULL);
+        d->ops->logp(d, &x, spec, target, &leaves, logp, max, logz, entropy);
+        d->ops->logp(d, &x2, spec, target, &leaves, logp2, NULL, NULL, NULL);
         keep(out, "logits over temperature", &x);
         keep_f32(out, "logp", logp, s->m);
         keep_f32(out, "logp alone", logp2, s->m);
         keep_f32(out, "max", max, s->m);
         keep_f32(out, "logz", logz, s->m);
         keep_f32(out, "entropy", entropy, s->m);
-        d->ops->logp_bwd(d, &x, temperatures[i], target, max, logz, entropy, g, ge, &dx);
-        d->ops->logp_bwd(d, &x, temperatures[i], target, max, logz, NULL, g, NULL, &dx2);
+        d->ops->logp_bwd(d, &x, spec, target, max, logz, entropy, g, ge, &dx);
+        d->ops->logp_bwd(d, &x, spec, target, max, logz, NULL, g, NULL, &dx2);
         d->ops->exps(d, &x, max, &ex);
         take(out, "logp_bwd", &dx);
         take(out, "logp_bwd without entropy", &dx2);
@@ -837,9 +873,13 @@ static void case_logp(struct device *d, const struct shape *s, struct result *ou
 static void test_logp(void **state)
 {
     static const struct shape shapes[] = {
-        {.m = 1, .n = 500, .leaves = 4},  {.m = 3, .n = 32, .leaves = 1},
-        {.m = 7, .n = 49, .leaves = 2},   {.m = 31, .n = 1000, .leaves = 8},
-        {.m = 33, .n = 500, .leaves = 2}, {.m = 70, .n = 333, .leaves = 4},
+        {.m = 1, .n = 500, .leaves = 4},
+        {.m = 3, .n = 32, .leaves = 1},
+        {.m = 7, .n = 49, .leaves = 2},
+        {.m = 31, .n = 1000, .leaves = 8},
+        {.m = 33, .n = 500, .leaves = 2},
+        {.m = 70, .n = 333, .leaves = 4},
+        {.m = 5, .n = 310, .leaves = 2, .parts = 2},
     };
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -864,9 +904,12 @@ static void case_rows(struct device *d, const struct shape *s, struct result *ou
         ids[r] = rand_below(s->k);
         rows[r] = s->k - 1 - r;
     }
-    d->ops->embed(d, &table, ids, &y);
+    d->ops->embed(d, &table, ids, 1.0f, &y);
     keep(out, "embed", &y);
-    d->ops->embed_bwd(d, &dy, ids, &g);
+    d->ops->embed(d, &table, ids, 33.75f, &y);
+    keep(out, "embed, scaled", &y);
+    d->ops->embed_bwd(d, &dy, ids, 1.0f, &g);
+    d->ops->embed_bwd(d, &dy, ids, 33.75f, &g);
     if (!keep_fault(d, out)) {
         keep(out, "embed_bwd", &g);
     }
@@ -961,6 +1004,7 @@ static void test_row_alone(void **state)
     for (int i = 0; i < n_devices; i++) {
         struct device *d = devices[i];
         struct tensor x, w, y, part, nw, n, npart;
+        const struct norm norm = {&nw, 1e-5f, 0};
         struct wview v;
         struct err e = {0};
         rand_state = 7;
@@ -974,8 +1018,8 @@ static void test_row_alone(void **state)
         assert_ok(device_wview(d, &v, 100, 160, 0, &e), &e);
         leaves_of_k(&v.kleaf, 4, 160);
         d->ops->pack(d, &w, &v);
-        d->ops->linear(d, &x, &v, NULL, DEVICE_STORE, &y);
-        d->ops->rmsnorm(d, &x, &nw, 1e-5f, &n, NULL);
+        d->ops->linear(d, &x, &v, NULL, NULL, &y);
+        d->ops->rmsnorm(d, &x, &norm, NULL, &n, NULL);
         for (int c = 0; c < 8; c++) {
             device_zero(&part);
             device_zero(&npart);
@@ -983,8 +1027,8 @@ static void test_row_alone(void **state)
                 int rows = r + cuts[c] < 70 ? cuts[c] : 70 - r;
                 struct tensor xs = tensor_rows(&x, r, rows), ys = tensor_rows(&part, r, rows);
                 struct tensor ns = tensor_rows(&npart, r, rows);
-                d->ops->linear(d, &xs, &v, NULL, DEVICE_STORE, &ys);
-                d->ops->rmsnorm(d, &xs, &nw, 1e-5f, &ns, NULL);
+                d->ops->linear(d, &xs, &v, NULL, NULL, &ys);
+                d->ops->rmsnorm(d, &xs, &norm, NULL, &ns, NULL);
             }
             assert_memory_equal(y.data, part.data, sizeof(float) * 70 * (size_t)y.ld);
             assert_memory_equal(n.data, npart.data, 2 * 70 * (size_t)n.ld);
@@ -1043,7 +1087,7 @@ static int add_one(struct device *d, float leaf, int64_t before, int64_t *after)
     int fault;
     ((float *)dy.data)[5] = leaf;
     ((int64_t *)g.data)[5] = before;
-    d->ops->embed_bwd(d, &dy, &id, &g);
+    d->ops->embed_bwd(d, &dy, &id, 1.0f, &g);
     fault = device_fault(d, NULL) == STATUS_NUMERIC;
     assert_int_equal(device_fault(d, NULL), STATUS_OK); /* asking clears it */
     *after = ((int64_t *)g.data)[5];
@@ -1141,7 +1185,7 @@ static void test_block_order(void **state)
         device_upload_f32(&tw, w);
         assert_ok(device_wview(d, &v, 1, 32, 0, &e), &e);
         d->ops->pack(d, &tw, &v);
-        d->ops->linear(d, &tx, &v, NULL, DEVICE_STORE, &ty);
+        d->ops->linear(d, &tx, &v, NULL, NULL, &ty);
         device_download_f32(&ty, &y);
         assert_true(y == even + odd);
         device_wview_free(&v);
@@ -1157,7 +1201,7 @@ int main(void)
         cmocka_unit_test(test_linear),    cmocka_unit_test(test_linear_dw),
         cmocka_unit_test(test_norm),      cmocka_unit_test(test_attn),
         cmocka_unit_test(test_chunks),    cmocka_unit_test(test_chunks_segment),
-        cmocka_unit_test(test_swiglu),    cmocka_unit_test(test_logp),
+        cmocka_unit_test(test_glu),       cmocka_unit_test(test_logp),
         cmocka_unit_test(test_rows),      cmocka_unit_test(test_optimizer),
         cmocka_unit_test(test_row_alone), cmocka_unit_test(test_leaf_grouping),
         cmocka_unit_test(test_quantum),   cmocka_unit_test(test_block_order),

@@ -108,6 +108,27 @@ static void test_logf(void **state)
     assert_true(isnan(vmath_logf(NAN)));
 }
 
+static void test_tanhf(void **state)
+{
+    long double max = 0;
+    double at = 0;
+    (void)state;
+    for (uint32_t exponent = 1; exponent < 0xff; exponent++) {
+        uint32_t step = exponent >= 0x79 && exponent <= 0x83 ? 131 : 65537;
+        for (uint32_t m = 0; m < 1u << 23; m += step) {
+            float x = from_bits(exponent << 23 | m), y = vmath_tanhf(x);
+            worst(&max, ulps(y, tanhl((long double)x)), (double)x, &at);
+            assert_int_equal(bits(vmath_tanhf(-x)), bits(-y));
+        }
+    }
+    print_message("tanhf: %.3Lf ulp at %a\n", max, at);
+    assert_true(max < 1.3L);
+    assert_true(vmath_tanhf(0.0f) == 0.0f);
+    assert_true(vmath_tanhf(INFINITY) == 1.0f);
+    assert_true(vmath_tanhf(-INFINITY) == -1.0f);
+    assert_true(isnan(vmath_tanhf(NAN)));
+}
+
 /* Both are monotonic enough that log(exp(x)) returns to x within the sum of their errors. */
 static void test_round_trip(void **state)
 {
@@ -200,7 +221,7 @@ int main(void)
         cmocka_unit_test(test_expf),    cmocka_unit_test(test_expf_edges),
         cmocka_unit_test(test_logf),    cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_exp_log), cmocka_unit_test(test_sincos),
-        cmocka_unit_test(test_powi),
+        cmocka_unit_test(test_powi),    cmocka_unit_test(test_tanhf),
     };
     return cmocka_run_group_tests(tests, flush, NULL);
 }

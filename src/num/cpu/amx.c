@@ -110,10 +110,12 @@ static void amx_epilogue(const struct kern_gemm *g, int m, int n, int rows, int 
     for (int r = 0; r < rows; r++, c += 32) {
         uint16_t *out = (uint16_t *)g->c + (size_t)(m + r) * (size_t)g->ldc + (size_t)n;
         __m512 lo = _mm512_load_ps(c), hi = _mm512_load_ps(c + 16);
-        if (plain && !g->accumulate) {
+        if (plain && !g->residual) {
             amx_store32(out, lo, hi);
         } else if (plain) {
-            amx_store32(out, vf_add(vf_loadbf(out), lo), vf_add(vf_loadbf(out + 16), hi));
+            const uint16_t *res =
+                (const uint16_t *)g->residual + (size_t)(m + r) * (size_t)g->ldr + (size_t)n;
+            amx_store32(out, vf_add(vf_loadbf(res), lo), vf_add(vf_loadbf(res + 16), hi));
         } else {
             kern_store(g, m + r, n, cols < 16 ? cols : 16, lo);
             if (cols > 16) {

@@ -12,8 +12,8 @@
 
 struct cpu_rope {
     const struct kern *k;
-    const struct tensor *qkv, *qn, *kn, *cos, *sin;
-    float eps;
+    const struct tensor *qkv, *cos, *sin;
+    const struct norm *qn, *kn; /* each or NULL */
     const struct attn_shape *s;
     const struct rows *rows;
     struct kv_store *kv;
@@ -36,13 +36,13 @@ static void cpu_rope_row(const void *arg, int r)
     float y[512];
 
     for (int h = 0; h < nh; h++) {
-        t->k->rope_head(x + h * d, t->qn ? t->qn->data : NULL, t->eps, c, s, d, y);
+        t->k->rope_head(x + h * d, t->qn, c, s, t->s, y);
         t->k->to_bf16(y, d, q + h * d);
     }
     for (int h = 0; h < nkv; h++) {
         uint16_t *kp = kv + kv_key_offset(t->kv, page, t->layer, h);
         uint16_t *vp = kv + kv_value_offset(t->kv, page, t->layer, h);
-        t->k->rope_head(x + (nh + h) * d, t->kn ? t->kn->data : NULL, t->eps, c, s, d, y);
+        t->k->rope_head(x + (nh + h) * d, t->kn, c, s, t->s, y);
         for (int i = 0; i < d; i++) {
             kp[kv_key_index(i, slot)] = dtype_to_bf16(y[i]);
         }
@@ -61,10 +61,10 @@ static const int32_t *cpu_row_seq(struct device *d, const struct rows *rows)
     return of;
 }
 
-void cpu_rope_kv(struct device *d, const struct tensor *qkv, const struct tensor *q_norm,
-                 const struct tensor *k_norm, float eps, const struct tensor *cos,
-                 const struct tensor *sin, const struct attn_shape *s, const struct rows *rows,
-                 struct kv_store *kv, int layer, struct tensor *q)
+void cpu_rope_kv(struct device *d, const struct tensor *qkv, const struct norm *q_norm,
+                 const struct norm *k_norm, const struct tensor *cos, const struct tensor *sin,
+                 const struct attn_shape *s, const struct rows *rows, struct kv_store *kv,
+                 int layer, struct tensor *q)
 {
     struct cpu_rope t;
     memset(&t, 0, sizeof t);
@@ -74,7 +74,6 @@ void cpu_rope_kv(struct device *d, const struct tensor *qkv, const struct tensor
     t.kn = k_norm;
     t.cos = cos;
     t.sin = sin;
-    t.eps = eps;
     t.s = s;
     t.rows = rows;
     t.kv = kv;
@@ -96,9 +95,8 @@ static void cpu_rope_bwd_row(const void *arg, int r)
     float dx[512], *dn = t->dn ? t->dn + (size_t)r * (size_t)((nh + nkv) * d) : NULL;
 
     for (int h = 0; h < nh + nkv; h++) {
-        const struct tensor *n = h < nh ? t->qn : t->kn;
-        t->k->rope_head_bwd(h < nh ? dq + h * d : dkv + (h - nh) * d, x + h * d, n ? n->data : NULL,
-                            t->eps, c, s, d, dx, dn ? dn + h * d : NULL);
+        t->k->rope_head_bwd(h < nh ? dq + h * d : dkv + (h - nh) * d, x + h * d,
+                            h < nh ? t->qn : t->kn, c, s, t->s, dx, dn ? dn + h * d : NULL);
         t->k->to_bf16(dx, d, out + h * d);
     }
     t->k->to_bf16(dkv + nkv * d, nkv * d, out + (nh + nkv) * d);
@@ -133,15 +131,14 @@ static int cpu_norm_leaves(const float *dn, int width, int h0, int heads, int d,
 }
 
 void cpu_rope_kv_bwd(struct device *d, const struct tensor *dq, const struct tensor *dkv,
-                     const struct tensor *qkv, const struct tensor *q_norm,
-                     const struct tensor *k_norm, float eps, const struct tensor *cos,
-                     const struct tensor *sin, const struct attn_shape *s, const struct rows *rows,
-                     const struct leaf_rows *leaves, struct tensor *dqkv, struct tensor *grad_qn,
-                     struct tensor *grad_kn)
+                     const struct tensor *qkv, const struct norm *q_norm, const struct norm *k_norm,
+                     const struct tensor *cos, const struct tensor *sin, const struct attn_shape *s,
+                     const struct rows *rows, const struct leaf_rows *leaves, struct tensor *dqkv,
+                     struct tensor *grad_qn, struct tensor *grad_kn)
 {
     struct cpu *c = cpu_of(d);
     struct cpu_rope t;
-    int width = (s->n_heads + s->n_kv_heads) * s->head_dim;
+    int width = (s->n_heads + s->n_kv_heads) * s->head_dim, bad = 0;
 
     memset(&t, 0, sizeof t);
     t.k = &c->k;
@@ -150,19 +147,23 @@ void cpu_rope_kv_bwd(struct device *d, const struct tensor *dq, const struct ten
     t.kn = k_norm;
     t.cos = cos;
     t.sin = sin;
-    t.eps = eps;
     t.s = s;
     t.rows = rows;
     t.dq = dq;
     t.dkv = dkv;
     t.dqkv = dqkv;
-    if (q_norm) {
+    if (q_norm || k_norm) {
         t.dn = cpu_grow(&c->shared, sizeof(float) * (size_t)rows->n * (size_t)width);
     }
     cpu_each_row(d, rows->n, 16, cpu_rope_bwd_row, &t);
-    if (q_norm && (cpu_norm_leaves(t.dn, width, 0, s->n_heads, s->head_dim, leaves, grad_qn->data) |
-                   cpu_norm_leaves(t.dn, width, s->n_heads, s->n_kv_heads, s->head_dim, leaves,
-                                   grad_kn->data))) {
+    if (q_norm) {
+        bad |= cpu_norm_leaves(t.dn, width, 0, s->n_heads, s->head_dim, leaves, grad_qn->data);
+    }
+    if (k_norm) {
+        bad |= cpu_norm_leaves(t.dn, width, s->n_heads, s->n_kv_heads, s->head_dim, leaves,
+                               grad_kn->data);
+    }
+    if (bad) {
         atomic_store(&c->bad, 1);
     }
 }

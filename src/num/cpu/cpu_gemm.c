@@ -41,7 +41,7 @@ static void cpu_gemm_run(struct device *d, struct cpu_gemm *t)
 }
 
 void cpu_linear(struct device *d, const struct tensor *x, const struct wview *w,
-                const struct tensor *bias, enum device_store how, struct tensor *y)
+                const struct tensor *bias, const struct tensor *residual, struct tensor *y)
 {
     struct cpu_gemm t;
     memset(&t, 0, sizeof t);
@@ -56,7 +56,8 @@ void cpu_linear(struct device *d, const struct tensor *x, const struct wview *w,
     t.g.c = y->data;
     t.g.ldc = y->ld;
     t.g.c_f32 = y->dtype == DTYPE_F32;
-    t.g.accumulate = how == DEVICE_ACCUMULATE;
+    t.g.residual = residual ? residual->data : NULL;
+    t.g.ldr = residual ? residual->ld : 0;
     t.g.bias = bias ? bias->data : NULL;
     cpu_gemm_run(d, &t);
 }

@@ -42,7 +42,7 @@ void cpu_each_row(struct device *d, int n, int step, cpu_row_fn *fn, const void 
 
 /* cpu_gemm.c: products and packing */
 void cpu_linear(struct device *d, const struct tensor *x, const struct wview *w,
-                const struct tensor *bias, enum device_store how, struct tensor *y);
+                const struct tensor *bias, const struct tensor *residual, struct tensor *y);
 void cpu_linear_dx(struct device *d, const struct tensor *dy, const struct wview *w,
                    struct tensor *dx);
 void cpu_linear_dw(struct device *d, const struct tensor *dy, const struct tensor *x,
@@ -50,16 +50,15 @@ void cpu_linear_dw(struct device *d, const struct tensor *dy, const struct tenso
 void cpu_pack_fn(struct device *d, const struct tensor *w16, struct wview *view);
 
 /* cpu_attn.c: rope, pages, attention */
-void cpu_rope_kv(struct device *d, const struct tensor *qkv, const struct tensor *q_norm,
-                 const struct tensor *k_norm, float eps, const struct tensor *cos,
-                 const struct tensor *sin, const struct attn_shape *s, const struct rows *rows,
-                 struct kv_store *kv, int layer, struct tensor *q);
+void cpu_rope_kv(struct device *d, const struct tensor *qkv, const struct norm *q_norm,
+                 const struct norm *k_norm, const struct tensor *cos, const struct tensor *sin,
+                 const struct attn_shape *s, const struct rows *rows, struct kv_store *kv,
+                 int layer, struct tensor *q);
 void cpu_rope_kv_bwd(struct device *d, const struct tensor *dq, const struct tensor *dkv,
-                     const struct tensor *qkv, const struct tensor *q_norm,
-                     const struct tensor *k_norm, float eps, const struct tensor *cos,
-                     const struct tensor *sin, const struct attn_shape *s, const struct rows *rows,
-                     const struct leaf_rows *leaves, struct tensor *dqkv, struct tensor *grad_qn,
-                     struct tensor *grad_kn);
+                     const struct tensor *qkv, const struct norm *q_norm, const struct norm *k_norm,
+                     const struct tensor *cos, const struct tensor *sin, const struct attn_shape *s,
+                     const struct rows *rows, const struct leaf_rows *leaves, struct tensor *dqkv,
+                     struct tensor *grad_qn, struct tensor *grad_kn);
 void cpu_attn_fwd(struct device *d, const struct tensor *q, const struct kv_store *kv, int layer,
                   const struct attn_shape *s, const struct rows *rows, struct tensor *out,
                   struct tensor *lse);
@@ -71,20 +70,23 @@ void cpu_attn_bwd(struct device *d, const struct tensor *dout, const struct tens
 /* cpu_rows.c: what works on rows, and the optimizer */
 void cpu_bias_dw(struct device *d, const struct tensor *dy, const struct leaf_rows *leaves,
                  struct tensor *grad);
-void cpu_rmsnorm(struct device *d, const struct tensor *x, const struct tensor *w, float eps,
-                 struct tensor *y, struct tensor *rstd);
+void cpu_rmsnorm(struct device *d, const struct tensor *x, const struct norm *norm,
+                 const struct tensor *residual, struct tensor *y, struct tensor *rstd);
 void cpu_rmsnorm_bwd(struct device *d, const struct tensor *dy, const struct tensor *x,
-                     const struct tensor *w, const struct tensor *rstd,
+                     const struct norm *norm, const struct tensor *rstd,
                      const struct leaf_rows *leaves, struct tensor *dx, struct tensor *grad_w);
-void cpu_swiglu(struct device *d, const struct tensor *gu, struct tensor *y);
-void cpu_swiglu_bwd(struct device *d, const struct tensor *dy, const struct tensor *gu,
-                    struct tensor *dgu);
+void cpu_glu(struct device *d, const struct tensor *gu, enum act act, struct tensor *y);
+void cpu_glu_bwd(struct device *d, const struct tensor *dy, const struct tensor *gu, enum act act,
+                 struct tensor *dgu);
+void cpu_embed(struct device *d, const struct tensor *table, const int32_t *ids, float scale,
+               struct tensor *y);
 void cpu_gather(struct device *d, const struct tensor *x, const int32_t *row, struct tensor *y);
-void cpu_embed_bwd(struct device *d, const struct tensor *dy, const int32_t *ids,
+void cpu_embed_bwd(struct device *d, const struct tensor *dy, const int32_t *ids, float scale,
                    struct tensor *grad);
-void cpu_logp_fn(struct device *d, struct tensor *logits, float temperature, const int32_t *target,
-                 const struct leafset *vleaf, float *logp, float *max, float *logz, float *entropy);
-void cpu_logp_bwd(struct device *d, const struct tensor *logits, float temperature,
+void cpu_logp_fn(struct device *d, struct tensor *logits, const struct logit_spec *spec,
+                 const int32_t *target, const struct leafset *vleaf, float *logp, float *max,
+                 float *logz, float *entropy);
+void cpu_logp_bwd(struct device *d, const struct tensor *logits, const struct logit_spec *spec,
                   const int32_t *target, const float *max, const float *logz, const float *entropy,
                   const float *g, const float *ge, struct tensor *dlogits);
 void cpu_exps(struct device *d, const struct tensor *x, const float *max, struct tensor *y);

@@ -48,39 +48,45 @@ void cpu_bias_dw(struct device *d, const struct tensor *dy, const struct leaf_ro
 
 struct cpu_norm {
     const struct kern *k;
-    const struct tensor *dy, *x, *w, *y;
-    float eps;
+    const struct tensor *dy, *x, *residual, *y;
+    const struct norm *norm;
     float *rstd;
-    int64_t rld;
     const struct tensor *dx;
 };
 
 static void cpu_norm_row(const void *arg, int r)
 {
     const struct cpu_norm *t = arg;
-    t->k->rmsnorm(ROW16(t->x, r), t->w->data, (int)t->x->cols, t->eps, ROW16(t->y, r),
+    t->k->rmsnorm(ROW16(t->x, r), t->norm, (int)t->x->cols,
+                  t->residual ? ROW16(t->residual, r) : NULL, ROW16(t->y, r),
                   t->rstd ? t->rstd + r : NULL);
 }
 
-void cpu_rmsnorm(struct device *d, const struct tensor *x, const struct tensor *w, float eps,
-                 struct tensor *y, struct tensor *rstd)
+void cpu_rmsnorm(struct device *d, const struct tensor *x, const struct norm *norm,
+                 const struct tensor *residual, struct tensor *y, struct tensor *rstd)
 {
-    struct cpu_norm t = {&cpu_of(d)->k, NULL, x, w, y, eps, rstd ? rstd->data : NULL, 0, NULL};
+    struct cpu_norm t = {.k = &cpu_of(d)->k,
+                         .x = x,
+                         .residual = residual,
+                         .y = y,
+                         .norm = norm,
+                         .rstd = rstd ? rstd->data : NULL};
     cpu_each_row(d, (int)x->rows, 32, cpu_norm_row, &t);
 }
 
 static void cpu_norm_bwd_row(const void *arg, int r)
 {
     const struct cpu_norm *t = arg;
-    t->k->rmsnorm_bwd(ROW16(t->dy, r), ROW16(t->x, r), t->w->data, (int)t->x->cols, t->rstd[r],
+    t->k->rmsnorm_bwd(ROW16(t->dy, r), ROW16(t->x, r), t->norm, (int)t->x->cols, t->rstd[r],
                       ROW32(t->dx, r));
 }
 
 void cpu_rmsnorm_bwd(struct device *d, const struct tensor *dy, const struct tensor *x,
-                     const struct tensor *w, const struct tensor *rstd,
+                     const struct norm *norm, const struct tensor *rstd,
                      const struct leaf_rows *leaves, struct tensor *dx, struct tensor *grad_w)
 {
-    struct cpu_norm t = {&cpu_of(d)->k, dy, x, w, NULL, 0.0f, rstd->data, 0, dx};
+    struct cpu_norm t = {
+        .k = &cpu_of(d)->k, .dy = dy, .x = x, .norm = norm, .rstd = rstd->data, .dx = dx};
     struct cpu_cols c = {cpu_of(d), dy, x, rstd, leaves, grad_w->data};
     cpu_each_row(d, (int)x->rows, 32, cpu_norm_bwd_row, &t);
     pool_run(d->pool, cpu_cols_task, &c, ceil_div((int)x->cols, 16));
@@ -93,31 +99,33 @@ struct cpu_two {
     struct cpu *c;
     const struct tensor *a, *b, *o;
     const int32_t *ids;
+    enum act act;
+    float scale;
 };
 
-static void cpu_swiglu_row(const void *arg, int r)
+static void cpu_glu_row(const void *arg, int r)
 {
     const struct cpu_two *t = arg;
-    t->k->swiglu(ROW16(t->a, r), (int)t->o->cols, ROW16(t->o, r));
+    t->k->glu(ROW16(t->a, r), t->act, (int)t->o->cols, ROW16(t->o, r));
 }
 
-void cpu_swiglu(struct device *d, const struct tensor *gu, struct tensor *y)
+void cpu_glu(struct device *d, const struct tensor *gu, enum act act, struct tensor *y)
 {
-    struct cpu_two t = {&cpu_of(d)->k, NULL, gu, NULL, y, NULL};
-    cpu_each_row(d, (int)y->rows, 16, cpu_swiglu_row, &t);
+    struct cpu_two t = {.k = &cpu_of(d)->k, .a = gu, .o = y, .act = act};
+    cpu_each_row(d, (int)y->rows, 16, cpu_glu_row, &t);
 }
 
-static void cpu_swiglu_bwd_row(const void *arg, int r)
+static void cpu_glu_bwd_row(const void *arg, int r)
 {
     const struct cpu_two *t = arg;
-    t->k->swiglu_bwd(ROW16(t->a, r), ROW16(t->b, r), (int)t->a->cols, ROW16(t->o, r));
+    t->k->glu_bwd(ROW16(t->a, r), ROW16(t->b, r), t->act, (int)t->a->cols, ROW16(t->o, r));
 }
 
-void cpu_swiglu_bwd(struct device *d, const struct tensor *dy, const struct tensor *gu,
-                    struct tensor *dgu)
+void cpu_glu_bwd(struct device *d, const struct tensor *dy, const struct tensor *gu, enum act act,
+                 struct tensor *dgu)
 {
-    struct cpu_two t = {&cpu_of(d)->k, NULL, dy, gu, dgu, NULL};
-    cpu_each_row(d, (int)dy->rows, 16, cpu_swiglu_bwd_row, &t);
+    struct cpu_two t = {.k = &cpu_of(d)->k, .a = dy, .b = gu, .o = dgu, .act = act};
+    cpu_each_row(d, (int)dy->rows, 16, cpu_glu_bwd_row, &t);
 }
 
 static void cpu_gather_row(const void *arg, int r)
@@ -131,8 +139,21 @@ static void cpu_gather_row(const void *arg, int r)
 
 void cpu_gather(struct device *d, const struct tensor *x, const int32_t *row, struct tensor *y)
 {
-    struct cpu_two t = {NULL, NULL, x, NULL, y, row};
+    struct cpu_two t = {.a = x, .o = y, .ids = row};
     cpu_each_row(d, (int)y->rows, 64, cpu_gather_row, &t);
+}
+
+static void cpu_embed_row(const void *arg, int r)
+{
+    const struct cpu_two *t = arg;
+    t->k->scale_row(ROW16(t->a, t->ids[r]), (int)t->a->cols, t->scale, ROW16(t->o, r));
+}
+
+void cpu_embed(struct device *d, const struct tensor *table, const int32_t *ids, float scale,
+               struct tensor *y)
+{
+    struct cpu_two t = {.k = &cpu_of(d)->k, .a = table, .o = y, .ids = ids, .scale = scale};
+    cpu_each_row(d, (int)y->rows, 64, scale == 1.0f ? cpu_gather_row : cpu_embed_row, &t);
 }
 
 void cpu_scatter(struct device *d, const struct tensor *x, const int32_t *row, struct tensor *y)
@@ -153,16 +174,18 @@ static void cpu_embed_bwd_cols(void *arg, int task, int worker)
     (void)worker;
     for (int r = 0; r < (int)t->a->rows; r++) {
         int64_t *g = (int64_t *)t->o->data + (size_t)t->ids[r] * (size_t)t->o->ld + c0;
-        if (t->k->add_row(ROW32(t->a, r) + c0, n, g, (float)((int64_t)1 << PLAN_QUANTUM))) {
+        if (t->k->add_row(ROW32(t->a, r) + c0, n, t->scale, g,
+                          (float)((int64_t)1 << PLAN_QUANTUM))) {
             atomic_store(&t->c->bad, 1);
         }
     }
 }
 
-void cpu_embed_bwd(struct device *d, const struct tensor *dy, const int32_t *ids,
+void cpu_embed_bwd(struct device *d, const struct tensor *dy, const int32_t *ids, float scale,
                    struct tensor *grad)
 {
-    struct cpu_two t = {&cpu_of(d)->k, cpu_of(d), dy, NULL, grad, ids};
+    struct cpu_two t = {
+        .k = &cpu_of(d)->k, .c = cpu_of(d), .a = dy, .o = grad, .ids = ids, .scale = scale};
     pool_run(d->pool, cpu_embed_bwd_cols, &t, ceil_div((int)dy->cols, 64));
 }
 
@@ -176,7 +199,7 @@ static void cpu_copy_row(const void *arg, int r)
 
 void cpu_copy(struct device *d, const struct tensor *x, struct tensor *y)
 {
-    struct cpu_two t = {NULL, NULL, x, NULL, y, NULL};
+    struct cpu_two t = {.a = x, .o = y};
     if (x->data != y->data) {
         cpu_each_row(d, (int)x->rows, 128, cpu_copy_row, &t);
     }
@@ -190,14 +213,14 @@ static void cpu_convert_row(const void *arg, int r)
 
 void cpu_convert(struct device *d, const struct tensor *x, struct tensor *y)
 {
-    struct cpu_two t = {&cpu_of(d)->k, NULL, x, NULL, y, NULL};
+    struct cpu_two t = {.k = &cpu_of(d)->k, .a = x, .o = y};
     cpu_each_row(d, (int)x->rows, 32, cpu_convert_row, &t);
 }
 
 struct cpu_logp {
     const struct kern *k;
     const struct tensor *x, *dx;
-    float t;
+    const struct logit_spec *spec;
     const int32_t *target;
     const struct leafset *leaves;
     float *logp, *max, *logz, *entropy;
@@ -208,7 +231,7 @@ static void cpu_logp_row(const void *arg, int r)
 {
     const struct cpu_logp *t = arg;
     float *x = ROW32(t->x, r), m, sums[2], lz;
-    t->k->logits_row(x, (int)t->x->cols, t->t, t->leaves, &m, sums, t->entropy != NULL);
+    t->k->logits_row(x, (int)t->x->cols, t->spec, t->leaves, &m, sums, t->entropy != NULL);
     lz = vmath_logf(sums[0]);
     if (t->logp && t->target[r] >= 0) {
         t->logp[r] = (x[t->target[r]] - m) - lz;
@@ -224,31 +247,31 @@ static void cpu_logp_row(const void *arg, int r)
     }
 }
 
-void cpu_logp_fn(struct device *d, struct tensor *logits, float temperature, const int32_t *target,
-                 const struct leafset *vleaf, float *logp, float *max, float *logz, float *entropy)
+void cpu_logp_fn(struct device *d, struct tensor *logits, const struct logit_spec *spec,
+                 const int32_t *target, const struct leafset *vleaf, float *logp, float *max,
+                 float *logz, float *entropy)
 {
-    struct cpu_logp t = {&cpu_of(d)->k, logits, NULL, temperature, target, vleaf,
-                         logp,          max,    logz, entropy,     NULL,   NULL};
+    struct cpu_logp t = {&cpu_of(d)->k, logits, NULL, spec,    target, vleaf,
+                         logp,          max,    logz, entropy, NULL,   NULL};
     cpu_each_row(d, (int)logits->rows, 1, cpu_logp_row, &t);
 }
 
 static void cpu_logp_bwd_row(const void *arg, int r)
 {
     const struct cpu_logp *t = arg;
-    float inv = t->t > 0.0f ? 1.0f / t->t : 1.0f;
-    t->k->dlogits_row(ROW32(t->x, r), (int)t->x->cols, (int)t->dx->ld, inv, t->target[r], t->max[r],
-                      t->logz[r], t->entropy ? t->entropy[r] : 0.0f, t->g[r],
+    t->k->dlogits_row(ROW32(t->x, r), (int)t->x->cols, (int)t->dx->ld, t->spec, t->target[r],
+                      t->max[r], t->logz[r], t->entropy ? t->entropy[r] : 0.0f, t->g[r],
                       t->ge ? t->ge[r] : 0.0f, ROW16(t->dx, r));
 }
 
-void cpu_logp_bwd(struct device *d, const struct tensor *logits, float temperature,
+void cpu_logp_bwd(struct device *d, const struct tensor *logits, const struct logit_spec *spec,
                   const int32_t *target, const float *max, const float *logz, const float *entropy,
                   const float *g, const float *ge, struct tensor *dlogits)
 {
     struct cpu_logp t = {&cpu_of(d)->k,
                          logits,
                          dlogits,
-                         temperature,
+                         spec,
                          target,
                          NULL,
                          NULL,

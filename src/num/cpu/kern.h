@@ -19,7 +19,9 @@ struct kern_gemm {
     const struct leafset *leaves;
     void *c; /* (m, n) bf16 or f32 */
     int64_t ldc;
-    int c_f32, accumulate;
+    int c_f32;
+    const void *residual; /* (m, n) of c's type, added to the result; NULL without; may be c */
+    int64_t ldr;
     const uint16_t *bias; /* (n) bf16 or NULL */
 };
 
@@ -68,32 +70,35 @@ struct kern {
     void (*pack_fwd)(const uint16_t *w, int64_t ld, int n, int k, int nb, uint16_t *out);
     void (*pack_bwd)(const uint16_t *w, int64_t ld, int n, int k, int kb, uint16_t *out);
 
-    void (*rmsnorm)(const uint16_t *x, const uint16_t *w, int h, float eps, uint16_t *y,
-                    float *rstd);
-    void (*rmsnorm_bwd)(const uint16_t *dy, const uint16_t *x, const uint16_t *w, int h, float rstd,
-                        float *dx);
+    /* residual (h) or NULL */
+    void (*rmsnorm)(const uint16_t *x, const struct norm *n, int h, const uint16_t *residual,
+                    uint16_t *y, float *rstd);
+    void (*rmsnorm_bwd)(const uint16_t *dy, const uint16_t *x, const struct norm *n, int h,
+                        float rstd, float *dx);
     /* Columns [c0, c0 + 16): the leaf's rows [r0, r1) into grad. dy bf16 or f32 is not needed. */
     int (*rmsnorm_dw)(const uint16_t *dy, int64_t lddy, const uint16_t *x, int64_t ldx,
                       const float *rstd, int r0, int r1, int c0, int64_t *grad, float scale);
     int (*bias_dw)(const uint16_t *dy, int64_t ld, int r0, int r1, int c0, int64_t *grad,
                    float scale);
-    /* One head: optional norm, rope. x bf16 (d) -> y f32 (d). */
-    void (*rope_head)(const uint16_t *x, const uint16_t *norm, float eps, const float *cos,
-                      const float *sin, int d, float *y);
+    /* One head: optional norm (or NULL), rope. x bf16 (d) -> y f32 (d). */
+    void (*rope_head)(const uint16_t *x, const struct norm *norm, const float *cos,
+                      const float *sin, const struct attn_shape *s, float *y);
     /* dy f32 (d) -> dx f32 (d); with a norm also dn (d), the norm weight's gradient of this row. */
-    void (*rope_head_bwd)(const float *dy, const uint16_t *x, const uint16_t *norm, float eps,
-                          const float *cos, const float *sin, int d, float *dx, float *dn);
+    void (*rope_head_bwd)(const float *dy, const uint16_t *x, const struct norm *norm,
+                          const float *cos, const float *sin, const struct attn_shape *s, float *dx,
+                          float *dn);
     void (*attn)(const struct kern_attn *a, int seq, int kvh, int r0, int r1, void *scratch);
     void (*attn_bwd)(const struct kern_attn_bwd *a, int seq, int kvh, void *scratch);
-    void (*swiglu)(const uint16_t *gu, int inter, uint16_t *y);
-    void (*swiglu_bwd)(const uint16_t *dy, const uint16_t *gu, int inter, uint16_t *dgu);
-    int (*add_row)(const float *dy, int n, int64_t *grad, float scale);
-    /* Row statistics; x is divided by the temperature in place. sums[0] = Z, sums[1] = sum z (x-m)
-     */
-    void (*logits_row)(float *x, int n, float temperature, const struct leafset *leaves, float *max,
-                       float sums[2], int want_entropy);
-    void (*dlogits_row)(const float *x, int n, int ld, float inv_t, int target, float max,
-                        float logz, float entropy, float g, float ge, uint16_t *out);
+    void (*glu)(const uint16_t *gu, enum act act, int inter, uint16_t *y);
+    void (*glu_bwd)(const uint16_t *dy, const uint16_t *gu, enum act act, int inter, uint16_t *dgu);
+    void (*scale_row)(const uint16_t *x, int n, float scale, uint16_t *y); /* n up to 16 */
+    /* grad += dy times mul, in units of 1 / scale. */
+    int (*add_row)(const float *dy, int n, float mul, int64_t *grad, float scale);
+    /* Row statistics; x becomes what the spec says, in place. sums[0] = Z, sums[1] = sum z (x-m) */
+    void (*logits_row)(float *x, int n, const struct logit_spec *spec, const struct leafset *leaves,
+                       float *max, float sums[2], int want_entropy);
+    void (*dlogits_row)(const float *x, int n, int ld, const struct logit_spec *spec, int target,
+                        float max, float logz, float entropy, float g, float ge, uint16_t *out);
     void (*to_bf16)(const float *x, int n, uint16_t *y);
     void (*add_f32)(float *y, const float *x, int n);
     double (*sumsq32)(const int64_t *g, double quantum);

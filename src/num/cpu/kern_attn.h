@@ -5,40 +5,76 @@
 /* ---- rope --------------------------------------------------------------------------------------
  */
 
-static void kern_rope_head(const uint16_t *x, const uint16_t *norm, float eps, const float *cos,
-                           const float *sin, int d, float *y)
+static void kern_rope_head(const uint16_t *x, const struct norm *norm, const float *cos,
+                           const float *sin, const struct attn_shape *s, float *y)
 {
-    vf r = norm ? vf_set1(kern_rstd(x, d, eps)) : vf_zero();
-    for (int i = 0; i < d / 2; i += 16) {
-        vf a = vf_loadbf(x + i), b = vf_loadbf(x + d / 2 + i);
-        vf c = vf_load(cos + i), s = vf_load(sin + i);
-        if (norm) {
-            a = vf_mul(vf_mul(a, r), vf_loadbf(norm + i));
-            b = vf_mul(vf_mul(b, r), vf_loadbf(norm + d / 2 + i));
+    int d = s->head_dim, half = s->rot / 2;
+
+    for (int i = 0; i < d; i += 16) {
+        vf_store(y + i, vf_loadbf(x + i));
+    }
+    if (norm) {
+        vf r = vf_set1(kern_rstd(x, d, norm->eps));
+        for (int i = 0; i < d; i += 16) {
+            vf_store(y + i, vf_mul(vf_mul(vf_load(y + i), r), kern_norm_factor(norm, i)));
         }
-        vf_store(y + i, vf_sub(vf_mul(a, c), vf_mul(b, s)));
-        vf_store(y + d / 2 + i, vf_add(vf_mul(b, c), vf_mul(a, s)));
+    }
+    if (s->interleaved || half % 16) {
+        for (int i = 0; i < half; i++) {
+            int j = s->interleaved ? 2 * i : i, k = s->interleaved ? 2 * i + 1 : half + i;
+            float a = y[j], b = y[k];
+            y[j] = a * cos[i] - b * sin[i];
+            y[k] = b * cos[i] + a * sin[i];
+        }
+        return;
+    }
+    for (int i = 0; i < half; i += 16) {
+        vf a = vf_load(y + i), b = vf_load(y + half + i), c = vf_load(cos + i),
+           sn = vf_load(sin + i);
+        vf_store(y + i, vf_sub(vf_mul(a, c), vf_mul(b, sn)));
+        vf_store(y + half + i, vf_add(vf_mul(b, c), vf_mul(a, sn)));
     }
 }
 
-static void kern_rope_head_bwd(const float *dy, const uint16_t *x, const uint16_t *norm, float eps,
-                               const float *cos, const float *sin, int d, float *dx, float *dn)
+/* The turn back: dx = rope's transpose of dy. */
+static void kern_rope_back(const float *dy, const float *cos, const float *sin,
+                           const struct attn_shape *s, float *dx)
 {
-    vf sum = vf_zero(), r = vf_zero(), c;
-    for (int i = 0; i < d / 2; i += 16) {
-        vf a = vf_load(dy + i), b = vf_load(dy + d / 2 + i);
-        vf co = vf_load(cos + i), si = vf_load(sin + i);
-        vf_store(dx + i, vf_add(vf_mul(a, co), vf_mul(b, si)));
-        vf_store(dx + d / 2 + i, vf_sub(vf_mul(b, co), vf_mul(a, si)));
+    int d = s->head_dim, half = s->rot / 2;
+
+    if (s->interleaved || half % 16) {
+        for (int i = 0; i < half; i++) {
+            int j = s->interleaved ? 2 * i : i, k = s->interleaved ? 2 * i + 1 : half + i;
+            dx[j] = dy[j] * cos[i] + dy[k] * sin[i];
+            dx[k] = dy[k] * cos[i] - dy[j] * sin[i];
+        }
+    } else {
+        for (int i = 0; i < half; i += 16) {
+            vf a = vf_load(dy + i), b = vf_load(dy + half + i);
+            vf c = vf_load(cos + i), sn = vf_load(sin + i);
+            vf_store(dx + i, vf_add(vf_mul(a, c), vf_mul(b, sn)));
+            vf_store(dx + half + i, vf_sub(vf_mul(b, c), vf_mul(a, sn)));
+        }
     }
+    memcpy(dx + s->rot, dy + s->rot, sizeof(float) * (size_t)(d - s->rot));
+}
+
+static void kern_rope_head_bwd(const float *dy, const uint16_t *x, const struct norm *norm,
+                               const float *cos, const float *sin, const struct attn_shape *s,
+                               float *dx, float *dn)
+{
+    vf sum = vf_zero(), r, c;
+    int d = s->head_dim;
+
+    kern_rope_back(dy, cos, sin, s, dx);
     if (!norm) {
         return;
     }
-    r = vf_set1(kern_rstd(x, d, eps));
+    r = vf_set1(kern_rstd(x, d, norm->eps));
     for (int i = 0; i < d; i += 16) {
         vf xh = vf_mul(vf_loadbf(x + i), r), g = vf_load(dx + i);
         vf_store(dn + i, vf_mul(g, xh));
-        g = vf_mul(g, vf_loadbf(norm + i));
+        g = vf_mul(g, kern_norm_factor(norm, i));
         vf_store(dx + i, g);
         sum = vf_fma(g, xh, sum);
     }

@@ -28,6 +28,19 @@ static inline vf vf_exp(vf x)
     return vf_select_gt(vf_set1(VMATH_EXP_MIN), x, vf_zero(), y);
 }
 
+static inline vf vf_tanh(vf x)
+{
+    vf a = vf_max(x, vf_sub(vf_zero(), x)), z = vf_mul(x, x), one = vf_set1(1.0f);
+    vf p = vf_fma(vf_set1(VMATH_T0), z, vf_set1(VMATH_T1)), big;
+    p = vf_fma(p, z, vf_set1(VMATH_T2));
+    p = vf_fma(p, z, vf_set1(VMATH_T3));
+    p = vf_fma(p, z, vf_set1(VMATH_T4));
+    p = vf_fma(vf_mul(p, z), x, x);
+    big = vf_sub(one, vf_div(vf_set1(2.0f), vf_add(vf_exp(vf_add(a, a)), one)));
+    big = vf_select_gt(vf_zero(), x, vf_sub(vf_zero(), big), big);
+    return vf_select_gt(a, vf_set1(VMATH_TANH_SMALL), big, p);
+}
+
 #include "num/cpu/kern_gemm.h"
 #include "num/cpu/kern_rows.h"
 
@@ -40,9 +53,10 @@ static inline vf vf_exp(vf x)
         .pack_bwd = kern_pack_bwd, .rmsnorm = kern_rmsnorm, .rmsnorm_bwd = kern_rmsnorm_bwd,       \
         .rmsnorm_dw = kern_rmsnorm_dw, .bias_dw = kern_bias_dw, .rope_head = kern_rope_head,       \
         .rope_head_bwd = kern_rope_head_bwd, .attn = kern_attn_fn, .attn_bwd = kern_attn_bwd_fn,   \
-        .swiglu = kern_swiglu, .swiglu_bwd = kern_swiglu_bwd, .add_row = kern_add_row,             \
-        .logits_row = kern_logits_row, .dlogits_row = kern_dlogits_row, .to_bf16 = kern_to_bf16,   \
-        .add_f32 = kern_add_f32, .sumsq32 = kern_sumsq32, .adamw = kern_adamw, .exps = kern_exps,  \
+        .glu = kern_glu, .glu_bwd = kern_glu_bwd, .scale_row = kern_scale_row,                     \
+        .add_row = kern_add_row, .logits_row = kern_logits_row, .dlogits_row = kern_dlogits_row,   \
+        .to_bf16 = kern_to_bf16, .add_f32 = kern_add_f32, .sumsq32 = kern_sumsq32,                 \
+        .adamw = kern_adamw, .exps = kern_exps,                                                    \
     }
 
 #endif

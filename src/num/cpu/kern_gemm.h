@@ -50,23 +50,29 @@ static inline void kern_store(const struct kern_gemm *g, int row, int col, int n
     }
     if (g->c_f32) {
         float *c = (float *)g->c + (size_t)row * (size_t)g->ldc + (size_t)col;
+        const float *res =
+            g->residual ? (const float *)g->residual + (size_t)row * (size_t)g->ldr + col : NULL;
         if (n == 16) {
-            vf_store(c, g->accumulate ? vf_add(vf_load(c), x) : x);
+            vf_store(c, res ? vf_add(vf_load(res), x) : x);
             return;
         }
         vf_store(tmp, x);
         for (int i = 0; i < n; i++) {
-            c[i] = g->accumulate ? c[i] + tmp[i] : tmp[i];
+            c[i] = res ? res[i] + tmp[i] : tmp[i];
         }
     } else {
         uint16_t *c = (uint16_t *)g->c + (size_t)row * (size_t)g->ldc + (size_t)col;
+        const uint16_t *res =
+            g->residual ? (const uint16_t *)g->residual + (size_t)row * (size_t)g->ldr + col : NULL;
         uint16_t t16[16] = {0};
         if (n == 16) {
-            vf_storebf(c, g->accumulate ? vf_add(vf_loadbf(c), x) : x);
+            vf_storebf(c, res ? vf_add(vf_loadbf(res), x) : x);
             return;
         }
-        memcpy(t16, c, (size_t)n * 2);
-        vf_storebf(t16, g->accumulate ? vf_add(vf_loadbf(t16), x) : x);
+        if (res) {
+            memcpy(t16, res, (size_t)n * 2);
+        }
+        vf_storebf(t16, res ? vf_add(vf_loadbf(t16), x) : x);
         memcpy(c, t16, (size_t)n * 2);
     }
 }
