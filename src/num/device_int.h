@@ -12,8 +12,8 @@ void cpu_close(struct device *d);
 int cpu_take_fault(struct device *d); /* 1: an exact sum overflowed since the last call */
 
 /* Offsets inside a kv_store, in elements. Keys are stored pairwise interleaved over the head's
- * dimension, (d/2, 64 tokens, 2), the form that matrix units multiply by; values as (64 tokens, d).
- */
+ * dimension, (d/2, 64 tokens, 2), values over the tokens, (64 / 2, d, 2): the forms that matrix
+ * units multiply by. */
 static inline size_t kv_head_elems(const struct kv_store *kv)
 {
     return (size_t)PLAN_KV_BLOCK * (size_t)kv->head_dim * 2;
@@ -31,6 +31,10 @@ static inline size_t kv_value_offset(const struct kv_store *kv, int page, int la
 static inline size_t kv_key_index(int d, int slot)
 {
     return (size_t)(d / 2) * (PLAN_KV_BLOCK * 2) + (size_t)slot * 2 + (size_t)(d & 1);
+}
+static inline size_t kv_value_index(int d, int slot, int head_dim)
+{
+    return (size_t)(slot / 2) * ((size_t)head_dim * 2) + (size_t)d * 2 + (size_t)(slot & 1);
 }
 
 #endif

@@ -91,11 +91,12 @@ static void rope_task(void *arg, int r, int worker)
     }
     for (int h = 0; h < nkv; h++) {
         size_t key = kv_key_offset(a->kv, page, a->layer, h);
-        size_t value = kv_value_offset(a->kv, page, a->layer, h) + (size_t)(slot * d);
+        size_t value = kv_value_offset(a->kv, page, a->layer, h);
         rope_head(a, r, nh + h, y);
         for (int i = 0; i < d; i++) {
             kv_put(a->kv, key + kv_key_index(i, slot), y[i]);
-            kv_put(a->kv, value + (size_t)i, get(a->qkv, r, (nh + nkv + h) * d + i));
+            kv_put(a->kv, value + kv_value_index(i, slot, d),
+                   get(a->qkv, r, (nh + nkv + h) * d + i));
         }
     }
 }
@@ -225,7 +226,13 @@ void ref_rope_kv_bwd(struct device *d, const struct tensor *dq, const struct ten
 }
 
 /* ---- attention ---------------------------------------------------------------------------------
- */
+ *
+ * A query at position p sees keys [first_key(p), p]: that alone decides which blocks exist for it.
+ * Inside a segment the softmax has one maximum; probabilities that multiply values, and in the
+ * backward pass probabilities and score gradients, are rounded to bf16 (not in f32 plans), and
+ * their products run over blocks of 32 keys (or queries) at absolute positions like any other. What
+ * a query does not see adds zero terms, which change nothing but the sign of a zero: adding 0 at
+ * the end takes that away too, so skipping a block and computing it masked are the same. */
 
 struct attn_args {
     const struct tensor *q, *out, *lse, *dout, *dq, *dkv;
@@ -234,6 +241,17 @@ struct attn_args {
     const struct attn_shape *s;
     const struct rows *rows;
 };
+
+static int first_key(const struct attn_shape *s, int p)
+{
+    return s->window > 0 && p >= s->window ? p - s->window + 1 : 0;
+}
+
+/* One past the last query of a sequence of n that sees key j. */
+static int end_query(const struct attn_shape *s, int j, int n)
+{
+    return s->window > 0 && j + s->window < n ? j + s->window : n;
+}
 
 static int kv_head(const struct attn_args *a, int h)
 {
@@ -249,24 +267,53 @@ static float key_at(const struct attn_args *a, const struct row_seq *sq, int kvh
 
 static float value_at(const struct attn_args *a, const struct row_seq *sq, int kvh, int j, int i)
 {
-    int page = sq->pages[j / PLAN_KV_BLOCK], d = a->s->head_dim;
+    int page = sq->pages[j / PLAN_KV_BLOCK];
     return kv_get(a->kv, kv_value_offset(a->kv, page, a->layer, kvh) +
-                             (size_t)(j % PLAN_KV_BLOCK * d + i));
+                             kv_value_index(i, j % PLAN_KV_BLOCK, a->s->head_dim));
 }
 
-/* Scaled score of row r, head h, against key j. */
-static float score(const struct attn_args *a, const struct row_seq *sq, int r, int h, int j)
+/* What a tile product takes. */
+static float rounded(const struct attn_args *a, float x)
+{
+    return a->kv->dtype == DTYPE_F32 ? x : dtype_from_bf16(dtype_to_bf16(x));
+}
+
+/* Row r of x, head h, times key or value j. */
+static float head_product(const struct attn_args *a, const struct tensor *x, int r, int h,
+                          const struct row_seq *sq, int j,
+                          float (*at)(const struct attn_args *, const struct row_seq *, int, int,
+                                      int))
 {
     int d = a->s->head_dim;
-    float acc = 0.0f, x[PLAN_KBLOCK], y[PLAN_KBLOCK];
+    float acc = 0.0f, u[PLAN_KBLOCK], v[PLAN_KBLOCK];
     for (int k = 0; k < d; k += PLAN_KBLOCK) {
         for (int i = 0; i < PLAN_KBLOCK; i++) {
-            x[i] = get(a->q, r, h * d + k + i);
-            y[i] = key_at(a, sq, kv_head(a, h), j, k + i);
+            u[i] = k + i < d ? get(x, r, h * d + k + i) : 0.0f;
+            v[i] = k + i < d ? at(a, sq, kv_head(a, h), j, k + i) : 0.0f;
         }
-        acc = acc + block_product(x, y);
+        acc = acc + block_product(u, v);
     }
-    return acc * a->s->scale;
+    return acc;
+}
+
+/* The score of row r, head h, against key j, to be multiplied by score_unit. *slope is the capped
+ * score's derivative. */
+static float score(const struct attn_args *a, const struct row_seq *sq, int r, int h, int j,
+                   float *slope)
+{
+    float x = head_product(a, a->q, r, h, sq, j, key_at), cap = a->s->softcap, t;
+    *slope = 1.0f;
+    if (cap > 0.0f) {
+        t = vmath_tanhf(x * (a->s->scale / cap));
+        *slope = 1.0f - t * t;
+        x = cap * t;
+    }
+    return x;
+}
+
+static float score_unit(const struct attn_shape *s)
+{
+    return s->softcap > 0.0f ? 1.0f : s->scale;
 }
 
 /* A softmax that is not finished: maximum, sum of exp(x - m), sum of exp(x - m) v. */
@@ -274,44 +321,37 @@ struct soft {
     float m, l, o[MAX_DIM];
 };
 
-/* Takes in keys [j0, j0 + n) of one page. */
-static void soft_page(const struct attn_args *a, const struct row_seq *sq, int r, int h, int j0,
-                      int n, struct soft *s)
+/* Keys [j0, end) of the segment that starts at seg. */
+static void soft_segment(const struct attn_args *a, const struct row_seq *sq, int r, int h, int seg,
+                         int j0, int end, struct soft *s)
 {
-    float x[PLAN_KV_BLOCK], top[LANES], sum[LANES], m, alpha;
+    float p[PLAN_KV_SEGMENT] = {0}, top[LANES], sum[LANES] = {0}, slope;
+    float unit = score_unit(a->s);
 
-    for (int j = 0; j < PLAN_KV_BLOCK; j++) {
-        x[j] = j < n ? score(a, sq, r, h, j0 + j) : -INFINITY;
-    }
     for (int i = 0; i < LANES; i++) {
-        top[i] = greater(greater(x[i], x[i + 16]), greater(x[i + 32], x[i + 48]));
+        top[i] = -INFINITY;
     }
-    m = greater(lanes_max(top), s->m);
-    for (int j = 0; j < PLAN_KV_BLOCK; j++) {
-        x[j] = vmath_expf(x[j] - m);
+    for (int j = j0; j < end; j++) {
+        p[j - seg] = score(a, sq, r, h, j, &slope);
+        top[j % LANES] = greater(top[j % LANES], p[j - seg]);
     }
-    for (int i = 0; i < LANES; i++) {
-        sum[i] = (x[i] + x[i + 16]) + (x[i + 32] + x[i + 48]);
+    s->m = lanes_max(top) * unit;
+    for (int j = j0; j < end; j++) {
+        p[j - seg] = vmath_expf(fmaf(p[j - seg], unit, -s->m));
+        sum[j % LANES] = sum[j % LANES] + p[j - seg];
     }
-    alpha = vmath_expf(s->m - m);
-    s->l = s->l * alpha + lanes_sum(sum);
-    s->m = m;
-    for (int i = 0; i < a->s->head_dim; i++) {
-        s->o[i] = s->o[i] * alpha;
-        for (int j = 0; j < n; j++) {
-            s->o[i] = fmaf(x[j], value_at(a, sq, kv_head(a, h), j0 + j, i), s->o[i]);
+    s->l = lanes_sum(sum);
+    for (int c = 0; c < a->s->head_dim; c++) {
+        s->o[c] = 0.0f;
+        for (int b = j0 / PLAN_KBLOCK * PLAN_KBLOCK; b < end; b += PLAN_KBLOCK) {
+            float x[PLAN_KBLOCK], y[PLAN_KBLOCK];
+            for (int i = 0; i < PLAN_KBLOCK; i++) {
+                int seen = b + i >= j0 && b + i < end;
+                x[i] = seen ? rounded(a, p[b + i - seg]) : 0.0f;
+                y[i] = seen ? value_at(a, sq, kv_head(a, h), b + i, c) : 0.0f;
+            }
+            s->o[c] = s->o[c] + block_product(x, y);
         }
-    }
-}
-
-static void soft_segment(const struct attn_args *a, const struct row_seq *sq, int r, int h, int j0,
-                         int end, struct soft *s)
-{
-    s->m = -INFINITY;
-    s->l = 0.0f;
-    memset(s->o, 0, sizeof s->o);
-    for (int j = j0; j < end; j += PLAN_KV_BLOCK) {
-        soft_page(a, sq, r, h, j, end - j < PLAN_KV_BLOCK ? end - j : PLAN_KV_BLOCK, s);
     }
 }
 
@@ -331,19 +371,20 @@ static void attn_task(void *arg, int task, int worker)
     const struct attn_args *a = arg;
     int r = task / a->s->n_heads, h = task % a->s->n_heads, d = a->s->head_dim;
     const struct row_seq *sq = seq_of(a->rows, r);
-    int keys = sq->pos0 + (r - sq->row0) + 1;
+    int pos = sq->pos0 + (r - sq->row0), first = first_key(a->s, pos);
+    int seg0 = first / PLAN_KV_SEGMENT * PLAN_KV_SEGMENT;
     struct soft all, next;
     (void)worker;
 
-    for (int j = 0; j < keys; j += PLAN_KV_SEGMENT) {
-        int end = j + PLAN_KV_SEGMENT < keys ? j + PLAN_KV_SEGMENT : keys;
-        soft_segment(a, sq, r, h, j, end, j ? &next : &all);
-        if (j) {
+    for (int seg = seg0; seg <= pos; seg += PLAN_KV_SEGMENT) {
+        int end = seg + PLAN_KV_SEGMENT <= pos ? seg + PLAN_KV_SEGMENT : pos + 1;
+        soft_segment(a, sq, r, h, seg, seg > first ? seg : first, end, seg > seg0 ? &next : &all);
+        if (seg > seg0) {
             soft_join(&all, &next, d);
         }
     }
     for (int i = 0; i < d; i++) {
-        put(a->out, r, h * d + i, all.o[i] / all.l);
+        put(a->out, r, h * d + i, (all.o[i] + 0.0f) / all.l);
     }
     if (a->lse) {
         put(a->lse, r, h, all.m + vmath_logf(all.l));
@@ -365,16 +406,22 @@ static void pair_grad(const struct attn_args *a, const struct row_seq *sq, int i
                       float *p, float *ds)
 {
     int d = a->s->head_dim, r = sq->row0 + i;
-    float lanes[LANES] = {0}, dp = 0.0f, mean;
+    float lanes[LANES] = {0}, dp, mean, x, slope;
 
     for (int c = 0; c < d; c++) {
         lanes[c % LANES] =
             fmaf(get(a->dout, r, h * d + c), get(a->out, r, h * d + c), lanes[c % LANES]);
-        dp = fmaf(get(a->dout, r, h * d + c), value_at(a, sq, kv_head(a, h), j, c), dp);
     }
     mean = lanes_sum(lanes);
-    *p = vmath_expf(score(a, sq, r, h, j) - get(a->lse, r, h));
-    *ds = (*p * (dp - mean)) * a->s->scale;
+    dp = head_product(a, a->dout, r, h, sq, j, value_at);
+    x = score(a, sq, r, h, j, &slope);
+    *p = vmath_expf(fmaf(x, score_unit(a->s), -get(a->lse, r, h)));
+    *ds = *p * (dp - mean);
+    if (a->s->softcap > 0.0f) {
+        *ds = *ds * slope;
+    }
+    *ds = rounded(a, *ds * a->s->scale);
+    *p = rounded(a, *p);
 }
 
 static void attn_dq_task(void *arg, int task, int worker)
@@ -382,49 +429,71 @@ static void attn_dq_task(void *arg, int task, int worker)
     const struct attn_args *a = arg;
     int r = task / a->s->n_heads, h = task % a->s->n_heads, d = a->s->head_dim;
     const struct row_seq *sq = seq_of(a->rows, r);
-    int i = r - sq->row0;
+    int i = r - sq->row0, first = first_key(a->s, i);
     float dq[MAX_DIM] = {0};
     (void)worker;
 
-    for (int j = 0; j <= i; j++) {
-        float p, ds;
-        pair_grad(a, sq, i, h, j, &p, &ds);
+    for (int b = first / PLAN_KBLOCK * PLAN_KBLOCK; b <= i; b += PLAN_KBLOCK) {
+        float ds[PLAN_KBLOCK] = {0}, k[PLAN_KBLOCK] = {0}, p;
+        int from = b > first ? b : first, end = b + PLAN_KBLOCK <= i ? b + PLAN_KBLOCK : i + 1;
+        for (int j = from; j < end; j++) {
+            pair_grad(a, sq, i, h, j, &p, &ds[j - b]);
+        }
         for (int c = 0; c < d; c++) {
-            dq[c] = fmaf(ds, key_at(a, sq, kv_head(a, h), j, c), dq[c]);
+            for (int j = from; j < end; j++) {
+                k[j - b] = key_at(a, sq, kv_head(a, h), j, c);
+            }
+            dq[c] = dq[c] + block_product(ds, k);
         }
     }
     for (int c = 0; c < d; c++) {
-        put(a->dq, r, h * d + c, dq[c]);
+        put(a->dq, r, h * d + c, dq[c] + 0.0f);
     }
 }
 
-/* One key and value: a partial sum for each head and leaf of queries, joined in that order. */
+/* Queries [leaf, end) of head h onto one key's partial sums. */
+static void dkv_leaf(const struct attn_args *a, const struct row_seq *sq, int h, int j, int leaf,
+                     int end, float *pk, float *pv)
+{
+    int d = a->s->head_dim, from = leaf > j ? leaf : j;
+    for (int b = leaf; b < end; b += PLAN_KBLOCK) {
+        float p[PLAN_KBLOCK] = {0}, ds[PLAN_KBLOCK] = {0}, x[PLAN_KBLOCK] = {0};
+        float y[PLAN_KBLOCK] = {0};
+        int i0 = b > from ? b : from, i1 = b + PLAN_KBLOCK < end ? b + PLAN_KBLOCK : end;
+        for (int i = i0; i < i1; i++) {
+            pair_grad(a, sq, i, h, j, &p[i - b], &ds[i - b]);
+        }
+        for (int c = 0; c < d; c++) {
+            for (int i = i0; i < i1; i++) {
+                x[i - b] = get(a->q, sq->row0 + i, h * d + c);
+                y[i - b] = get(a->dout, sq->row0 + i, h * d + c);
+            }
+            pk[c] = pk[c] + block_product(ds, x);
+            pv[c] = pv[c] + block_product(p, y);
+        }
+    }
+}
+
+/* One key and value: a partial sum for each leaf of queries (of the group's heads in turn), joined
+ * in ascending order. */
 static void attn_dkv_task(void *arg, int task, int worker)
 {
     const struct attn_args *a = arg;
     int nkv = a->s->n_kv_heads, group = a->s->n_heads / nkv, d = a->s->head_dim;
     int r = task / nkv, kvh = task % nkv;
     const struct row_seq *sq = seq_of(a->rows, r);
-    int j = r - sq->row0;
+    int j = r - sq->row0, last = end_query(a->s, j, sq->nrows);
     float dk[MAX_DIM] = {0}, dv[MAX_DIM] = {0};
     (void)worker;
 
-    for (int h = kvh * group; h < (kvh + 1) * group; h++) {
-        for (int leaf = j / PLAN_LEAF * PLAN_LEAF; leaf < sq->nrows; leaf += PLAN_LEAF) {
-            int end = leaf + PLAN_LEAF < sq->nrows ? leaf + PLAN_LEAF : sq->nrows;
-            float pk[MAX_DIM] = {0}, pv[MAX_DIM] = {0};
-            for (int i = leaf > j ? leaf : j; i < end; i++) {
-                float p, ds;
-                pair_grad(a, sq, i, h, j, &p, &ds);
-                for (int c = 0; c < d; c++) {
-                    pk[c] = fmaf(ds, get(a->q, sq->row0 + i, h * d + c), pk[c]);
-                    pv[c] = fmaf(p, get(a->dout, sq->row0 + i, h * d + c), pv[c]);
-                }
-            }
-            for (int c = 0; c < d; c++) {
-                dk[c] = dk[c] + pk[c];
-                dv[c] = dv[c] + pv[c];
-            }
+    for (int leaf = j / PLAN_LEAF * PLAN_LEAF; leaf < last; leaf += PLAN_LEAF) {
+        float pk[MAX_DIM] = {0}, pv[MAX_DIM] = {0};
+        for (int h = kvh * group; h < (kvh + 1) * group; h++) {
+            dkv_leaf(a, sq, h, j, leaf, leaf + PLAN_LEAF < last ? leaf + PLAN_LEAF : last, pk, pv);
+        }
+        for (int c = 0; c < d; c++) {
+            dk[c] = (dk[c] + pk[c]) + 0.0f;
+            dv[c] = (dv[c] + pv[c]) + 0.0f;
         }
     }
     for (int c = 0; c < d; c++) {

@@ -45,8 +45,8 @@ static void cpu_rope_row(const void *arg, int r)
         t->k->rope_head(x + (nh + h) * d, t->kn, c, s, t->s, y);
         for (int i = 0; i < d; i++) {
             kp[kv_key_index(i, slot)] = dtype_to_bf16(y[i]);
+            vp[kv_value_index(i, slot, d)] = x[(nh + nkv + h) * d + i];
         }
-        memcpy(vp + slot * d, x + (nh + nkv + h) * d, (size_t)d * 2);
     }
 }
 
@@ -173,36 +173,37 @@ void cpu_rope_kv_bwd(struct device *d, const struct tensor *dq, const struct ten
 
 #define CPU_ATTN_ROWS 64 /* rows of one task of a long prefill */
 
+/* Rows of one sequence that make a task for each kv head; cut further at the segments of its keys
+ * when there are too few of them for the threads. */
+struct cpu_piece {
+    int seq, r0, r1;
+    int seg0, nseg; /* first segment, segments */
+    size_t parts;   /* where its unfinished segments lie */
+};
+
 struct cpu_attn {
     struct kern_attn_bwd a;
     const struct cpu *c;
-    const int32_t *task_seq, *task_row;
-    int nkv;
+    int nkv, group;
+    const struct cpu_piece *piece;
+    const int32_t *item; /* of a split pass: piece of each (piece, segment) */
+    const int32_t *item_seg;
+    float *parts;
+    /* backward */
+    const int32_t *whole; /* sequences that one task takes per kv head */
+    int seq, l0, l1;      /* else a wave: leaves [l0, l1) of one sequence */
+    size_t stride;        /* floats of one leaf's parts */
 };
-
-static void cpu_attn_task(void *arg, int task, int worker)
-{
-    const struct cpu_attn *t = arg;
-    int i = task / t->nkv, seq = t->task_seq[i], r0 = t->task_row[i];
-    int r1 = r0 + CPU_ATTN_ROWS, n = t->a.f.rows->seq[seq].nrows;
-    t->c->k.attn(&t->a.f, seq, task % t->nkv, r0, r1 < n ? r1 : n, t->c->worker[worker].p);
-}
-
-static void cpu_attn_bwd_task(void *arg, int task, int worker)
-{
-    const struct cpu_attn *t = arg;
-    t->c->k.attn_bwd(&t->a, task / t->nkv, task % t->nkv, t->c->worker[worker].p);
-}
 
 static void cpu_attn_args(struct device *d, struct cpu_attn *t, const struct tensor *q,
                           const struct kv_store *kv, int layer, const struct attn_shape *s,
                           const struct rows *rows, const struct tensor *out,
                           const struct tensor *lse)
 {
-    int longest = 0;
     memset(t, 0, sizeof *t);
     t->c = cpu_of(d);
     t->nkv = s->n_kv_heads;
+    t->group = s->n_heads / s->n_kv_heads;
     t->a.f.q = q->data;
     t->a.f.ldq = q->ld;
     t->a.f.kv = kv;
@@ -213,33 +214,136 @@ static void cpu_attn_args(struct device *d, struct cpu_attn *t, const struct ten
     t->a.f.ldo = out->ld;
     t->a.f.lse = lse ? lse->data : NULL;
     t->a.f.ldl = lse ? lse->ld : 0;
-    for (int i = 0; i < rows->nseq; i++) {
-        int end = rows->seq[i].pos0 + rows->seq[i].nrows;
-        longest = end > longest ? end : longest;
-    }
-    cpu_scratch_all(d, kern_attn_scratch(longest, s->head_dim));
+    cpu_scratch_all(d, kern_attn_scratch(s->head_dim, t->group));
+}
+
+static void cpu_attn_task(void *arg, int task, int worker)
+{
+    const struct cpu_attn *t = arg;
+    const struct cpu_piece *p = &t->piece[task / t->nkv];
+    t->c->k.attn(&t->a.f, p->seq, task % t->nkv, p->r0, p->r1, 0, NULL, t->c->worker[worker].p);
+}
+
+/* Floats of one segment's unfinished rows, of one kv head. */
+static size_t cpu_piece_floats(const struct cpu_attn *t, const struct cpu_piece *p)
+{
+    return (size_t)(p->r1 - p->r0) * (size_t)t->group * (size_t)(t->a.f.s.head_dim + 2);
+}
+
+static float *cpu_piece_parts(const struct cpu_attn *t, const struct cpu_piece *p, int kvh)
+{
+    return t->parts + p->parts + (size_t)kvh * (size_t)p->nseg * cpu_piece_floats(t, p);
+}
+
+static void cpu_attn_segment_task(void *arg, int task, int worker)
+{
+    const struct cpu_attn *t = arg;
+    int i = task / t->nkv, kvh = task % t->nkv, seg = t->item_seg[i];
+    const struct cpu_piece *p = &t->piece[t->item[i]];
+    t->c->k.attn(&t->a.f, p->seq, kvh, p->r0, p->r1, (p->seg0 + seg) * PLAN_KV_SEGMENT,
+                 cpu_piece_parts(t, p, kvh) + (size_t)seg * cpu_piece_floats(t, p),
+                 t->c->worker[worker].p);
+}
+
+static void cpu_attn_join_task(void *arg, int task, int worker)
+{
+    const struct cpu_attn *t = arg;
+    const struct cpu_piece *p = &t->piece[task / t->nkv];
+    (void)worker;
+    t->c->k.attn_join(&t->a.f, p->seq, task % t->nkv, p->r0, p->r1, p->nseg,
+                      cpu_piece_parts(t, p, task % t->nkv));
 }
 
 void cpu_attn_fwd(struct device *d, const struct tensor *q, const struct kv_store *kv, int layer,
                   const struct attn_shape *s, const struct rows *rows, struct tensor *out,
                   struct tensor *lse)
 {
+    struct cpu *c = cpu_of(d);
     struct cpu_attn t;
-    int32_t *seq, *row;
-    int n = 0;
+    struct cpu_piece *piece;
+    int n = 0, items = 0, threads = pool_size(d->pool);
+    int32_t *item;
+    size_t floats = 0;
 
     cpu_attn_args(d, &t, q, kv, layer, s, rows, out, lse);
-    seq = cpu_grow(&cpu_of(d)->index, sizeof(int32_t) * 2 * (size_t)(rows->n + rows->nseq));
-    row = seq + rows->n + rows->nseq;
+    piece = cpu_grow(&c->index, sizeof *piece * (size_t)(rows->n + rows->nseq));
     for (int i = 0; i < rows->nseq; i++) {
-        for (int r = 0; r < rows->seq[i].nrows; r += CPU_ATTN_ROWS) {
-            seq[n] = i;
-            row[n++] = r;
+        const struct row_seq *sq = &rows->seq[i];
+        for (int r = 0; r < sq->nrows; r += CPU_ATTN_ROWS) {
+            struct cpu_piece *p = &piece[n++];
+            p->seq = i;
+            p->r0 = r;
+            p->r1 = r + CPU_ATTN_ROWS < sq->nrows ? r + CPU_ATTN_ROWS : sq->nrows;
+            p->seg0 = kern_attn_first(s, sq->pos0 + r) / PLAN_KV_SEGMENT;
+            p->nseg = (sq->pos0 + p->r1 - 1) / PLAN_KV_SEGMENT - p->seg0 + 1;
+            p->parts = floats;
+            floats += (size_t)p->nseg * (size_t)t.nkv * cpu_piece_floats(&t, p);
+            items += p->nseg;
         }
     }
-    t.task_seq = seq;
-    t.task_row = row;
-    pool_run(d->pool, cpu_attn_task, &t, n * t.nkv);
+    t.piece = piece;
+    if (n * t.nkv >= 4 * threads || items == n || threads == 1) {
+        pool_run(d->pool, cpu_attn_task, &t, n * t.nkv);
+        return;
+    }
+    t.parts = cpu_grow(&c->shared, floats * sizeof(float) + sizeof(int32_t) * 2 * (size_t)items);
+    item = (int32_t *)(t.parts + floats);
+    t.item = item;
+    t.item_seg = item + items;
+    for (int i = 0; i < n; i++) {
+        for (int j = 0; j < piece[i].nseg; j++, item++) {
+            item[0] = i;
+            item[items] = j;
+        }
+    }
+    pool_run(d->pool, cpu_attn_segment_task, &t, items * t.nkv);
+    pool_run(d->pool, cpu_attn_join_task, &t, n * t.nkv);
+}
+
+static void cpu_attn_bwd_task(void *arg, int task, int worker)
+{
+    const struct cpu_attn *t = arg;
+    int seq = t->whole[task / t->nkv];
+    t->c->k.attn_bwd(&t->a, seq, task % t->nkv, 0, ceil_div(t->a.f.rows->seq[seq].nrows, PLAN_LEAF),
+                     NULL, t->c->worker[worker].p);
+}
+
+static void cpu_attn_leaf_task(void *arg, int task, int worker)
+{
+    const struct cpu_attn *t = arg;
+    int n = t->l1 - t->l0, kvh = task / n, l = t->l1 - 1 - task % n; /* the longest first */
+    t->c->k.attn_bwd(&t->a, t->seq, kvh, l, l + 1,
+                     t->parts + (size_t)(kvh * n + l - t->l0) * t->stride, t->c->worker[worker].p);
+}
+
+static void cpu_attn_leaf_join(void *arg, int task, int worker)
+{
+    const struct cpu_attn *t = arg;
+    int kvh = task % t->nkv, j0 = task / t->nkv * PLAN_LEAF;
+    int end = t->l1 * PLAN_LEAF, len = t->a.f.rows->seq[t->seq].nrows;
+    int j1 = j0 + PLAN_LEAF;
+    (void)worker;
+    end = end < len ? end : len;
+    t->c->k.attn_bwd_join(&t->a, t->seq, kvh, j0, j1 < end ? j1 : end, t->l0, t->l1,
+                          t->parts + (size_t)(kvh * (t->l1 - t->l0)) * t->stride, t->stride);
+}
+
+/* One long sequence: a few leaves at a time, each to memory of its own, joined in order. */
+static void cpu_attn_bwd_waves(struct device *d, struct cpu_attn *t, int seq)
+{
+    int len = t->a.f.rows->seq[seq].nrows, leaves = ceil_div(len, PLAN_LEAF);
+    int wave = ceil_div(2 * pool_size(d->pool), t->nkv), window = t->a.f.s.window;
+    int keys = window > 0 && window < len ? window + PLAN_LEAF + PLAN_KV_BLOCK : len;
+
+    keys = keys < len ? keys : len;
+    t->seq = seq;
+    t->stride = (size_t)keys * (size_t)(2 * t->a.f.s.head_dim);
+    t->parts = cpu_grow(&cpu_of(d)->shared, sizeof(float) * (size_t)(wave * t->nkv) * t->stride);
+    for (t->l0 = 0; t->l0 < leaves; t->l0 = t->l1) {
+        t->l1 = t->l0 + wave < leaves ? t->l0 + wave : leaves;
+        pool_run(d->pool, cpu_attn_leaf_task, t, (t->l1 - t->l0) * t->nkv);
+        pool_run(d->pool, cpu_attn_leaf_join, t, t->l1 * t->nkv);
+    }
 }
 
 void cpu_attn_bwd(struct device *d, const struct tensor *dout, const struct tensor *q,
@@ -248,6 +352,10 @@ void cpu_attn_bwd(struct device *d, const struct tensor *dout, const struct tens
                   struct tensor *dkv)
 {
     struct cpu_attn t;
+    int threads = pool_size(d->pool), n = 0;
+    int32_t *whole = cpu_grow(&cpu_of(d)->index, sizeof(int32_t) * (size_t)rows->nseq);
+    double total = 0.0;
+
     cpu_attn_args(d, &t, q, kv, layer, s, rows, out, lse);
     t.a.dout = dout->data;
     t.a.lddo = dout->ld;
@@ -255,5 +363,17 @@ void cpu_attn_bwd(struct device *d, const struct tensor *dout, const struct tens
     t.a.lddq = dq->ld;
     t.a.dkv = dkv->data;
     t.a.lddkv = dkv->ld;
-    pool_run(d->pool, cpu_attn_bwd_task, &t, rows->nseq * t.nkv);
+    for (int i = 0; i < rows->nseq; i++) {
+        total += (double)rows->seq[i].nrows * rows->seq[i].nrows * t.nkv;
+    }
+    for (int i = 0; i < rows->nseq; i++) {
+        double cost = (double)rows->seq[i].nrows * rows->seq[i].nrows;
+        if (threads > 1 && rows->seq[i].nrows > PLAN_LEAF && cost > total / (4 * threads)) {
+            cpu_attn_bwd_waves(d, &t, i);
+        } else {
+            whole[n++] = i;
+        }
+    }
+    t.whole = whole;
+    pool_run(d->pool, cpu_attn_bwd_task, &t, n * t.nkv);
 }

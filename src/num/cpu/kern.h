@@ -87,8 +87,23 @@ struct kern {
     void (*rope_head_bwd)(const float *dy, const uint16_t *x, const struct norm *norm,
                           const float *cos, const float *sin, const struct attn_shape *s, float *dx,
                           float *dn);
-    void (*attn)(const struct kern_attn *a, int seq, int kvh, int r0, int r1, void *scratch);
-    void (*attn_bwd)(const struct kern_attn_bwd *a, int seq, int kvh, void *scratch);
+    /* Rows [r0, r1) of a sequence, every query head of a kv head. With parts only the segment that
+     * starts at key seg, its (maximum, sum, sums of values) unfinished to parts ((r1 - r0) group
+     * rows of d + 2); attn_join finishes them. */
+    void (*attn)(const struct kern_attn *a, int seq, int kvh, int r0, int r1, int seg, float *parts,
+                 void *scratch);
+    /* parts[i]: segment i of [0, n), each joined to those before it. */
+    void (*attn_join)(const struct kern_attn *a, int seq, int kvh, int r0, int r1, int n,
+                      const float *parts);
+    /* Query leaves [l0, l1) of a whole sequence, every query head of a kv head: dq, and with parts
+     * NULL their share of dk and dv joined to dkv, else that of the one leaf to parts (keys from
+     * kern_attn_first on, rows of 2 d). */
+    void (*attn_bwd)(const struct kern_attn_bwd *a, int seq, int kvh, int l0, int l1, float *parts,
+                     void *scratch);
+    /* dkv of keys [j0, j1) from the parts of leaves [l0, l1), each `stride` floats after the other;
+     * leaf 0 starts from zero. */
+    void (*attn_bwd_join)(const struct kern_attn_bwd *a, int seq, int kvh, int j0, int j1, int l0,
+                          int l1, const float *parts, size_t stride);
     void (*glu)(const uint16_t *gu, enum act act, int inter, uint16_t *y);
     void (*glu_bwd)(const uint16_t *dy, const uint16_t *gu, enum act act, int inter, uint16_t *dgu);
     void (*scale_row)(const uint16_t *x, int n, float scale, uint16_t *y); /* n up to 16 */
@@ -107,14 +122,24 @@ struct kern {
     void (*exps)(const float *x, int n, float sub, float *y); /* y = exp(x - sub) */
 };
 
-/* Bytes of scratch that attn and attn_bwd need for sequences of up to `len` positions. */
-static inline size_t kern_attn_scratch(int len, int head_dim)
+#define KERN_ATTN_ROWS 32  /* queries (of all heads of a group) that attn takes at a time */
+#define KERN_ATTN_KEYS 128 /* keys that attn_bwd takes at a time */
+
+/* Bytes of scratch that attn and attn_bwd need: whatever the sequences' length. */
+static inline size_t kern_attn_scratch(int head_dim, int group)
 {
-    size_t t = (size_t)(len + 127) / 64 * 64;
-    return (t * (size_t)head_dim * 8 + t * 64 + (size_t)head_dim * 512) * sizeof(float) + 65536;
+    size_t d = (size_t)(head_dim + 31) / 32 * 32;
+    return (size_t)group * PLAN_LEAF * (d * 13 + 8) + d * KERN_ATTN_KEYS * 24 + ((size_t)1 << 19);
+}
+
+/* The first key that a query at position p sees. */
+static inline int kern_attn_first(const struct attn_shape *s, int p)
+{
+    return s->window > 0 && p >= s->window ? p - s->window + 1 : 0;
 }
 
 extern const struct kern scalar_kern, avx2_kern, avx512_kern;
+extern const struct kern amx_attn_kern; /* attention on AMX tiles, the rest as avx512_kern */
 /* Replaces the products of *k by AMX ones. Returns 0 when the kernel refuses the permission. */
 int amx_fill(struct kern *k);
 

@@ -4,6 +4,7 @@
 #ifndef CPU_KERN_BODY_H
 #define CPU_KERN_BODY_H
 
+#include <limits.h>
 #include <string.h>
 
 #include "num/cpu/kern.h"
@@ -52,11 +53,11 @@ static inline vf vf_tanh(vf x)
         .pack_dyt = kern_pack_dyt, .pack_xp = kern_pack_xp, .pack_fwd = kern_pack_fwd,             \
         .pack_bwd = kern_pack_bwd, .rmsnorm = kern_rmsnorm, .rmsnorm_bwd = kern_rmsnorm_bwd,       \
         .rmsnorm_dw = kern_rmsnorm_dw, .bias_dw = kern_bias_dw, .rope_head = kern_rope_head,       \
-        .rope_head_bwd = kern_rope_head_bwd, .attn = kern_attn_fn, .attn_bwd = kern_attn_bwd_fn,   \
-        .glu = kern_glu, .glu_bwd = kern_glu_bwd, .scale_row = kern_scale_row,                     \
-        .add_row = kern_add_row, .logits_row = kern_logits_row, .dlogits_row = kern_dlogits_row,   \
-        .to_bf16 = kern_to_bf16, .add_f32 = kern_add_f32, .sumsq32 = kern_sumsq32,                 \
-        .adamw = kern_adamw, .exps = kern_exps,                                                    \
+        .rope_head_bwd = kern_rope_head_bwd, .attn = kern_attn_fn, .attn_join = kern_attn_join,    \
+        .attn_bwd = kern_attn_bwd_fn, .attn_bwd_join = kern_attn_bwd_join, .glu = kern_glu,        \
+        .glu_bwd = kern_glu_bwd, .scale_row = kern_scale_row, .add_row = kern_add_row,             \
+        .logits_row = kern_logits_row, .dlogits_row = kern_dlogits_row, .to_bf16 = kern_to_bf16,   \
+        .add_f32 = kern_add_f32, .sumsq32 = kern_sumsq32, .adamw = kern_adamw, .exps = kern_exps,  \
     }
 
 #endif
