@@ -16,6 +16,7 @@ static const struct {
     {"train", cmd_train, "train a model by reinforcement learning"},
     {"generate", cmd_generate, "sample an answer to a prompt"},
     {"import", cmd_import, "write a GGUF file as a Hugging Face folder"},
+    {"bench", cmd_bench, "measure this machine and this program"},
 };
 
 #define NCOMMANDS ((int)(sizeof commands / sizeof commands[0]))

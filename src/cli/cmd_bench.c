@@ -1,0 +1,70 @@
+/* `miles bench NAME`: picks the benchmark. */
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "cli/bench.h"
+#include "cli/cmd.h"
+
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *doc;
+} benches[] = {
+    {"gemm", bench_gemm, "products of common layers against oneDNN"},
+};
+
+#define NBENCHES ((int)(sizeof benches / sizeof benches[0]))
+
+double bench_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+void bench_pin(int n)
+{
+    cpu_set_t have, want;
+    if (sched_getaffinity(0, sizeof have, &have) != 0) {
+        return;
+    }
+    CPU_ZERO(&want);
+    for (int i = 0; i < CPU_SETSIZE && n > 0; i++) {
+        if (CPU_ISSET(i, &have)) {
+            CPU_SET(i, &want);
+            n--;
+        }
+    }
+    sched_setaffinity(0, sizeof want, &want);
+}
+
+static void usage(FILE *out)
+{
+    fprintf(out, "usage: miles bench NAME [--flag value ...]\n\n");
+    for (int i = 0; i < NBENCHES; i++) {
+        fprintf(out, "  %-10s %s\n", benches[i].name, benches[i].doc);
+    }
+    fprintf(out, "\n`miles bench NAME --help` lists the flags of a benchmark.\n");
+}
+
+int cmd_bench(int argc, char **argv)
+{
+    if (argc < 2) {
+        usage(stderr);
+        return CMD_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        usage(stdout);
+        return CMD_OK;
+    }
+    for (int i = 0; i < NBENCHES; i++) {
+        if (strcmp(argv[1], benches[i].name) == 0) {
+            return benches[i].run(argc - 1, argv + 1);
+        }
+    }
+    fprintf(stderr, "miles: unknown benchmark %s\n\n", argv[1]);
+    usage(stderr);
+    return CMD_USAGE;
+}
