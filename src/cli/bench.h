@@ -4,6 +4,8 @@
 #define CLI_BENCH_H
 
 int bench_gemm(int argc, char **argv);
+int bench_model(int argc, char **argv);
+int bench_exactness(int argc, char **argv);
 
 /* Seconds of a clock that only goes forward. */
 double bench_now(void);

@@ -13,6 +13,7 @@ static const struct {
     const char *doc;
 } benches[] = {
     {"gemm", bench_gemm, "products of common layers against oneDNN"},
+    {"model", bench_model, "prefill, training and decode against the bare products or reads"},
 };
 
 #define NBENCHES ((int)(sizeof benches / sizeof benches[0]))

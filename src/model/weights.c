@@ -185,13 +185,13 @@ static struct tensor weights_part_view(const struct param *p, const struct weigh
     return v;
 }
 
-static int weights_load(struct weights *w, const struct wfile *f, struct param *p, void *buf,
-                        struct err *e)
+static int weights_load(struct weights *w, weights_read_fn *read, void *arg, struct param *p,
+                        void *buf, struct err *e)
 {
     int rc = device_tensor(w->dev, &p->w16, device_half(w->dev), p->rows, p->cols, e);
     for (int i = 0; rc == STATUS_OK && i < p->nparts; i++) {
         struct tensor v = weights_part_view(p, &p->part[i]);
-        rc = wfile_read_bf16(f, p->part[i].name, buf, v.rows * v.cols, e);
+        rc = read(arg, p->part[i].name, buf, v.rows * v.cols, e);
         if (rc == STATUS_OK) {
             device_upload_bf16(&v, buf);
         }
@@ -217,10 +217,22 @@ static int weights_check(const struct arch *a, struct err *e)
     return STATUS_OK;
 }
 
+static int weights_read_file(void *arg, const char *name, uint16_t *dst, int64_t count,
+                             struct err *e)
+{
+    return wfile_read_bf16(arg, name, dst, count, e);
+}
+
 int weights_open(const struct wfile *f, struct device *dev, int trainable, int positions,
                  struct weights **out, struct err *e)
 {
-    const struct arch *a = wfile_arch(f);
+    return weights_build(wfile_arch(f), weights_read_file, (void *)f, dev, trainable, positions,
+                         out, e);
+}
+
+int weights_build(const struct arch *a, weights_read_fn *read, void *arg, struct device *dev,
+                  int trainable, int positions, struct weights **out, struct err *e)
+{
     struct weights *w;
     int64_t largest = 0;
     void *buf = NULL;
@@ -248,7 +260,7 @@ int weights_open(const struct wfile *f, struct device *dev, int trainable, int p
     }
     for (int i = 0; i < w->nparams; i++) {
         struct param *p = &w->params[i];
-        rc = weights_load(w, f, p, buf, e);
+        rc = weights_load(w, read, arg, p, buf, e);
         if (rc == STATUS_OK && (p->kind == WEIGHTS_LINEAR || p == w->lm_head.w)) {
             rc = device_wview(dev, &p->view, p->rows, p->cols, trainable, e);
         }

@@ -71,6 +71,12 @@ int weights_default_leaves(const struct arch *a);
  * table; 0 takes the model's. One reference is the caller's. */
 int weights_open(const struct wfile *f, struct device *dev, int trainable, int positions,
                  struct weights **out, struct err *e);
+/* The same for a shape without a file: `read` puts the `count` bf16 values of each Hugging Face
+ * tensor into dst. */
+typedef int weights_read_fn(void *arg, const char *name, uint16_t *dst, int64_t count,
+                            struct err *e);
+int weights_build(const struct arch *a, weights_read_fn *read, void *arg, struct device *dev,
+                  int trainable, int positions, struct weights **out, struct err *e);
 struct weights *weights_acquire(struct weights *w);
 void weights_release(struct weights *w); /* frees at the last one; NULL is fine */
 
