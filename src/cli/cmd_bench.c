@@ -13,6 +13,7 @@ static const struct {
     const char *doc;
 } benches[] = {
     {"gemm", bench_gemm, "products of common layers against oneDNN"},
+    {"exactness", bench_exactness, "random cases: the same bits on every path"},
     {"model", bench_model, "prefill, training and decode against the bare products or reads"},
 };
 
