@@ -370,8 +370,9 @@ static void case_differs(struct exact *x, const char *what, int text, int64_t at
 {
     if (!x->differs++ && x->shown < EXACT_SHOWN) {
         x->shown++;
-        printf("mismatch: --seed %lld --case %lld: %s: %s, text %d, at %lld\n",
-               (long long)x->o->seed, (long long)x->at, x->what, what, text, (long long)at);
+        printf("mismatch: --seed %lld --case %lld%s%s: %s: %s, text %d, at %lld\n",
+               (long long)x->o->seed, (long long)x->at, x->o->family ? " --family " : "",
+               x->o->family ? x->o->family : "", x->what, what, text, (long long)at);
         fflush(stdout);
     }
 }
@@ -508,9 +509,10 @@ static void case_forward(struct exact *x, uint64_t *s)
     }
     while (left) {
         struct forward *f;
+        int turn = bench_rand_below(s, n);
         pass_clear(p);
         for (int i = 0; i < n; i++) {
-            int k = (i + (int)(*s >> 7)) % n, rest = x->text[pick[k]].len - done[k], chunk;
+            int k = (i + turn) % n, rest = x->text[pick[k]].len - done[k], chunk;
             if (!rest || (p->n && bench_rand_below(s, 3) == 0)) {
                 continue;
             }
@@ -532,7 +534,6 @@ static void case_forward(struct exact *x, uint64_t *s)
         pass_forward(w, f, p);
         compare_hidden(x, p, f);
         compare_logits(x, w, f, p, s);
-        bench_rand_next(s);
     }
     mem_free(p);
 }
