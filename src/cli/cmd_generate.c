@@ -13,7 +13,7 @@
 #include "rl/promptenc.h"
 
 struct generate_opts {
-    char *hf_checkpoint, *prompt, *isa;
+    char *hf_checkpoint, *prompt, *isa, *device, *libtorch;
     int64_t max_tokens, n, seed, top_k, threads, leaves;
     double temperature, top_p;
     int raw, timing, logprobs, ignore_eos;
@@ -42,6 +42,12 @@ static const struct conf_opt generate_table[] = {
     {"timing", CONF_SWITCH, NULL, NULL, "print the time to the first token and tokens per second",
      O(timing), "output", NULL},
     {"threads", CONF_INT, "0", "[0,4096]", "0 takes all cores", O(threads), "machine", NULL},
+    {"device", CONF_STR, "cpu", NULL,
+     "cpu, or torch:cpu, torch:cuda, torch:cuda:N: ATen through libtorch", O(device), "machine",
+     NULL},
+    {"libtorch", CONF_STR, NULL, NULL,
+     "folder of libtorch_cpu.so; unset: the system's, or that of python3's torch", O(libtorch),
+     "machine", NULL},
     {"isa", CONF_STR, "auto", NULL, "auto, scalar, avx2, avx512 or amx", O(isa), "machine", NULL},
     {"numeric-leaves", CONF_INT, "0", "[0,8]", "leaves of split contractions; 0 from the model",
      O(leaves), "machine", NULL},
@@ -101,7 +107,8 @@ static int generate_open(struct generate *g, const struct generate_opts *o, stru
     a = wfile_arch(g->file);
     leaves = o->leaves ? (int)o->leaves : weights_default_leaves(a);
     plan_init(&plan, leaves, 0);
-    rc = device_open("cpu", o->isa, (int)o->threads, &plan, &g->dev, e);
+    rc = device_open(o->device, strcmp(o->device, "cpu") == 0 ? o->isa : o->libtorch,
+                     (int)o->threads, &plan, &g->dev, e);
     if (rc == STATUS_OK) {
         rc = promptenc_open(&g->enc, g->file, NULL, !o->raw && wfile_chat_template(g->file) != NULL,
                             NULL, e);

@@ -65,7 +65,8 @@ static int train_open_model(struct train *t, struct err *e)
               o->numeric_leaves > 0 ? (int)o->numeric_leaves
                                     : weights_default_leaves(wfile_arch(t->file)),
               0);
-    rc = device_open("cpu", isa_names[o->isa], (int)o->threads, &plan, &t->dev, e);
+    rc = device_open(o->device, strcmp(o->device, "cpu") == 0 ? isa_names[o->isa] : o->libtorch,
+                     (int)o->threads, &plan, &t->dev, e);
     if (rc == STATUS_OK) {
         rc = weights_open(t->file, t->dev, 1, 0, &t->w, e);
     }

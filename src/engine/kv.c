@@ -62,8 +62,5 @@ void kv_give(struct kv_pool *p, int page)
 
 void kv_copy(struct kv_pool *p, int from, int to)
 {
-    size_t bytes = device_kv_page_bytes(p->store.dev, p->store.n_layers, p->store.n_kv_heads,
-                                        p->store.head_dim);
-    memcpy((char *)p->store.data + (size_t)to * bytes, (char *)p->store.data + (size_t)from * bytes,
-           bytes);
+    device_kv_copy(&p->store, from, to);
 }

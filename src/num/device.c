@@ -65,14 +65,36 @@ const char *device_best_isa(void)
     return "scalar";
 }
 
-int device_open(const char *name, const char *isa, int threads, const struct plan *plan,
+static int device_open_cpu(struct device *d, const char *isa, struct err *e)
+{
+    int rc, automatic = !isa || strcmp(isa, "auto") == 0;
+    const char *forced = automatic ? conf_env("MILES_ISA") : NULL;
+
+    d->name = "cpu";
+    if (forced && strcmp(forced, "auto") != 0) {
+        isa = forced;
+        automatic = 0;
+    }
+    isa = automatic ? device_best_isa() : isa;
+    if (!device_has_isa(isa)) {
+        return ERR(e, STATUS_UNSUPPORTED, "this machine has no %s; the best it has is %s", isa,
+                   device_best_isa());
+    }
+    rc = cpu_open(d, isa, e);
+    if (rc != STATUS_OK && automatic && strcmp(isa, "amx") == 0) {
+        rc = cpu_open(d, "avx512", e); /* the system keeps AMX to itself */
+    }
+    return rc;
+}
+
+int device_open(const char *name, const char *how, int threads, const struct plan *plan,
                 struct device **out, struct err *e)
 {
+    int torch = strncmp(name, "torch:", 6) == 0, rc = STATUS_OK;
     struct device *d;
-    int rc;
 
-    if (strcmp(name, "cpu") != 0 && strcmp(name, "ref") != 0) {
-        return ERR(e, STATUS_INPUT, "unknown device %s: cpu or ref", name);
+    if (!torch && strcmp(name, "cpu") != 0 && strcmp(name, "ref") != 0) {
+        return ERR(e, STATUS_INPUT, "unknown device %s: cpu, torch:cpu or torch:cuda", name);
     }
     if (strcmp(name, "cpu") == 0 && plan->f32) {
         return ERR(e, STATUS_UNSUPPORTED, "f32 without rounding runs on the ref device only");
@@ -89,29 +111,14 @@ int device_open(const char *name, const char *isa, int threads, const struct pla
         d->isa = "c";
         d->ops = &ops_ref_table;
         d->caps = DEVICE_ROW_EXACT | DEVICE_LAYOUT_EXACT;
+    } else if (torch) {
+        rc = torch_open(d, name + 6, how, e);
     } else {
-        int automatic = !isa || strcmp(isa, "auto") == 0;
-        const char *forced = automatic ? conf_env("MILES_ISA") : NULL;
-        d->name = "cpu";
-        if (forced && strcmp(forced, "auto") != 0) {
-            isa = forced;
-            automatic = 0;
-        }
-        isa = automatic ? device_best_isa() : isa;
-        if (!device_has_isa(isa)) {
-            rc = ERR(e, STATUS_UNSUPPORTED, "this machine has no %s; the best it has is %s", isa,
-                     device_best_isa());
-            device_close(d);
-            return rc;
-        }
-        rc = cpu_open(d, isa, e);
-        if (rc != STATUS_OK && automatic && strcmp(isa, "amx") == 0) {
-            rc = cpu_open(d, "avx512", e); /* the system keeps AMX to itself */
-        }
-        if (rc != STATUS_OK) {
-            device_close(d);
-            return rc;
-        }
+        rc = device_open_cpu(d, how, e);
+    }
+    if (rc != STATUS_OK) {
+        device_close(d);
+        return rc;
     }
     *out = d;
     return STATUS_OK;
@@ -120,7 +127,9 @@ int device_open(const char *name, const char *isa, int threads, const struct pla
 void device_close(struct device *d)
 {
     if (d) {
-        if (d->impl) {
+        if (d->mem) {
+            d->mem->close(d);
+        } else if (d->impl) {
             cpu_close(d);
         }
         pool_free(d->pool);
@@ -130,7 +139,12 @@ void device_close(struct device *d)
 
 int device_fault(struct device *d, struct err *e)
 {
-    int bad = d->fault | (d->impl ? cpu_take_fault(d) : 0);
+    int bad;
+
+    if (d->mem) {
+        return d->mem->fault(d, e);
+    }
+    bad = d->fault | (d->impl ? cpu_take_fault(d) : 0);
     d->fault = 0;
     if (bad) {
         return ERR(e, STATUS_NUMERIC,
@@ -140,14 +154,24 @@ int device_fault(struct device *d, struct err *e)
     return STATUS_OK;
 }
 
-static int device_map(void **p, size_t *size, size_t want, const char *what, struct err *e)
+static int device_map(struct device *d, void **p, size_t *size, size_t want, const char *what,
+                      struct err *e)
 {
-    *p = mem_map(want);
+    *p = d->mem ? d->mem->alloc(d, want) : mem_map(want);
     if (!*p) {
         return ERR(e, STATUS_NOMEM, "no memory for %s (%.1f MiB)", what, (double)want / 1048576.0);
     }
     *size = want;
     return STATUS_OK;
+}
+
+static void device_unmap(struct device *d, void *p, size_t size)
+{
+    if (d && d->mem) {
+        d->mem->free(d, p);
+    } else {
+        mem_unmap(p, size);
+    }
 }
 
 int device_tensor(struct device *d, struct tensor *t, enum dtype dtype, int64_t rows, int64_t cols,
@@ -160,14 +184,14 @@ int device_tensor(struct device *d, struct tensor *t, enum dtype dtype, int64_t 
     t->cols = cols;
     t->ld = cols == 1 ? 1 : (cols + 31) / 32 * 32;
     /* 64 values of slack: vector loads of a last short row stay inside */
-    return device_map(&t->data, &t->size, ((size_t)rows * (size_t)t->ld + 64) * dtype_size(dtype),
-                      "a tensor", e);
+    return device_map(d, &t->data, &t->size,
+                      ((size_t)rows * (size_t)t->ld + 64) * dtype_size(dtype), "a tensor", e);
 }
 
 void device_tensor_free(struct tensor *t)
 {
     if (t && t->size) {
-        mem_unmap(t->data, t->size);
+        device_unmap(t->dev, t->data, t->size);
         t->data = NULL;
         t->size = 0;
     }
@@ -184,17 +208,21 @@ int device_wview(struct device *d, struct wview *v, int n, int k, int with_bwd, 
     v->k = k;
     plan_leafset_one(&v->kleaf, k);
     plan_leafset_one(&v->nleaf, n);
+    if (d->mem) {
+        v->fwd_size = (size_t)n * (size_t)k * dtype_size(device_half(d)); /* plain rows */
+        return device_map(d, &v->fwd, &v->fwd_size, v->fwd_size, "a weight", e);
+    }
     if (k % 32 != 0) {
         return ERR(e, STATUS_UNSUPPORTED,
                    "a linear layer with %d inputs: a multiple of 32 is needed", k);
     }
     if (strcmp(d->name, "ref") == 0) {
         v->fwd_size = (size_t)n * (size_t)k * 4; /* plain rows, f32 */
-        return device_map(&v->fwd, &v->fwd_size, v->fwd_size, "a weight", e);
+        return device_map(d, &v->fwd, &v->fwd_size, v->fwd_size, "a weight", e);
     }
-    rc = device_map(&v->fwd, &v->fwd_size, fwd, "a packed weight", e);
+    rc = device_map(d, &v->fwd, &v->fwd_size, fwd, "a packed weight", e);
     if (rc == STATUS_OK && with_bwd) {
-        rc = device_map(&v->bwd, &v->bwd_size, fwd, "a packed weight's transpose", e);
+        rc = device_map(d, &v->bwd, &v->bwd_size, fwd, "a packed weight's transpose", e);
     }
     return rc;
 }
@@ -202,8 +230,8 @@ int device_wview(struct device *d, struct wview *v, int n, int k, int with_bwd, 
 void device_wview_free(struct wview *v)
 {
     if (v) {
-        mem_unmap(v->fwd, v->fwd_size);
-        mem_unmap(v->bwd, v->bwd_size);
+        device_unmap(v->dev, v->fwd, v->fwd_size);
+        device_unmap(v->dev, v->bwd, v->bwd_size);
         v->fwd = v->bwd = NULL;
     }
 }
@@ -224,7 +252,7 @@ int device_kv(struct device *d, struct kv_store *kv, int n_layers, int n_kv_head
     kv->n_kv_heads = n_kv_heads;
     kv->head_dim = head_dim;
     kv->n_pages = n_pages;
-    return device_map(&kv->data, &kv->size,
+    return device_map(d, &kv->data, &kv->size,
                       device_kv_page_bytes(d, n_layers, n_kv_heads, head_dim) * (size_t)n_pages +
                           4096,
                       "KV pages", e);
@@ -233,14 +261,29 @@ int device_kv(struct device *d, struct kv_store *kv, int n_layers, int n_kv_head
 void device_kv_free(struct kv_store *kv)
 {
     if (kv) {
-        mem_unmap(kv->data, kv->size);
+        device_unmap(kv->dev, kv->data, kv->size);
         kv->data = NULL;
         kv->size = 0;
     }
 }
 
+void device_kv_copy(struct kv_store *kv, int from, int to)
+{
+    size_t bytes = device_kv_page_bytes(kv->dev, kv->n_layers, kv->n_kv_heads, kv->head_dim);
+    if (kv->dev->mem) {
+        kv->dev->mem->kv_copy(kv, from, to);
+    } else {
+        memcpy((char *)kv->data + (size_t)to * bytes, (char *)kv->data + (size_t)from * bytes,
+               bytes);
+    }
+}
+
 void device_upload_f32(struct tensor *t, const float *src)
 {
+    if (t->dev->mem) {
+        t->dev->mem->upload(t, src, DTYPE_F32);
+        return;
+    }
     for (int64_t r = 0; r < t->rows; r++, src += t->cols) {
         if (t->dtype == DTYPE_F32) {
             memcpy((float *)t->data + r * t->ld, src, (size_t)t->cols * 4);
@@ -255,6 +298,10 @@ void device_upload_f32(struct tensor *t, const float *src)
 
 void device_upload_bf16(struct tensor *t, const uint16_t *src)
 {
+    if (t->dev->mem) {
+        t->dev->mem->upload(t, src, DTYPE_BF16);
+        return;
+    }
     for (int64_t r = 0; r < t->rows; r++, src += t->cols) {
         if (t->dtype == DTYPE_BF16) {
             memcpy((uint16_t *)t->data + r * t->ld, src, (size_t)t->cols * 2);
@@ -270,6 +317,10 @@ void device_upload_bf16(struct tensor *t, const uint16_t *src)
 void device_download_f32(const struct tensor *t, float *dst)
 {
     const double quantum = 1.0 / (double)((int64_t)1 << PLAN_QUANTUM);
+    if (t->dev->mem) {
+        t->dev->mem->download(t, dst);
+        return;
+    }
     for (int64_t r = 0; r < t->rows; r++) {
         for (int64_t c = 0; c < t->cols; c++) {
             int64_t i = r * t->ld + c;
@@ -283,10 +334,17 @@ void device_download_f32(const struct tensor *t, float *dst)
 
 void device_zero(struct tensor *t)
 {
+    if (t->dev->mem) {
+        t->dev->mem->zero(t);
+        return;
+    }
     memset(t->data, 0, (size_t)t->rows * (size_t)t->ld * dtype_size(t->dtype));
 }
 
 const void *device_host_row(const struct tensor *t, int64_t row)
 {
+    if (t->dev->mem && !t->dev->mem->host) {
+        return NULL;
+    }
     return (const char *)t->data + (size_t)(row * t->ld) * dtype_size(t->dtype);
 }

@@ -196,21 +196,26 @@ struct device_ops {
     void (*pack)(struct device *d, const struct tensor *w16, struct wview *view);
 };
 
+struct device_mem;
+
 struct device {
-    const char *name; /* "cpu", "ref" */
-    const char *isa;  /* "amx", "avx512", "avx2", "scalar", "c" */
+    const char *name; /* "cpu", "ref", "torch:cpu", "torch:cuda" */
+    const char *isa;  /* "amx", "avx512", "avx2", "scalar", "c", "libtorch 2.10" */
     unsigned caps;    /* DEVICE_ROW_EXACT | DEVICE_LAYOUT_EXACT */
     struct plan plan;
     const struct device_ops *ops;
+    const struct device_mem *mem; /* NULL: tensors lie in the host's memory */
     struct pool *pool;
     int fault; /* 1: an exact sum overflowed */
     void *impl;
 };
 
-/* name "cpu" or "ref"; isa "auto" (what MILES_ISA says, else the best), "scalar", "avx2", "avx512",
- * "amx" (cpu only): one that the machine lacks is an error. threads 0 takes all usable cores. The
- * plan is copied. */
-int device_open(const char *name, const char *isa, int threads, const struct plan *plan,
+/* name "cpu", "ref", "torch:cpu", "torch:cuda" or "torch:cuda:N". `how` of cpu is the instruction
+ * set: "auto" (what MILES_ISA says, else the best), "scalar", "avx2", "avx512", "amx"; one that the
+ * machine lacks is an error. `how` of torch is the folder of libtorch, NULL: where the system or
+ * python3 has it; without one STATUS_NOTFOUND says what to install. threads 0 takes all usable
+ * cores. The plan is copied. */
+int device_open(const char *name, const char *how, int threads, const struct plan *plan,
                 struct device **out, struct err *e);
 void device_close(struct device *d);
 /* 0, or STATUS_NUMERIC when an operation met an overflow since the last call. */
@@ -234,6 +239,8 @@ int device_kv(struct device *d, struct kv_store *kv, int n_layers, int n_kv_head
               int n_pages, struct err *e);
 void device_kv_free(struct kv_store *kv);
 size_t device_kv_page_bytes(const struct device *d, int n_layers, int n_kv_heads, int head_dim);
+/* Page `to` becomes a copy of page `from`, in all layers. */
+void device_kv_copy(struct kv_store *kv, int from, int to);
 
 /* Host values in and out, row by row without padding. f32 converts to and from the tensor's type.
  */

@@ -11,6 +11,22 @@ int cpu_open(struct device *d, const char *isa, struct err *e);
 void cpu_close(struct device *d);
 int cpu_take_fault(struct device *d); /* 1: an exact sum overflowed since the last call */
 
+/* Opens "cpu", "cuda" or "cuda:N" of libtorch, looked for in dir (NULL: see torch_lib.c). */
+int torch_open(struct device *d, const char *name, const char *dir, struct err *e);
+
+/* What a device with memory of its own does instead of device.c. */
+struct device_mem {
+    void (*close)(struct device *d);
+    int (*fault)(struct device *d, struct err *e);  /* tells what failed since the last call */
+    void *(*alloc)(struct device *d, size_t bytes); /* zeroed; NULL when there is none */
+    void (*free)(struct device *d, void *data);     /* NULL is fine */
+    void (*upload)(struct tensor *x, const void *src, enum dtype from); /* rows without padding */
+    void (*download)(const struct tensor *x, float *dst);
+    void (*zero)(struct tensor *x);
+    void (*kv_copy)(struct kv_store *kv, int from, int to);
+    int host; /* 1: the host may read it too */
+};
+
 /* Offsets inside a kv_store, in elements. Keys are stored pairwise interleaved over the head's
  * dimension, (d/2, 64 tokens, 2), values over the tokens, (64 / 2, d, 2): the forms that matrix
  * units multiply by. */

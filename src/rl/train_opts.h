@@ -115,6 +115,8 @@ struct train_opts {
 
     /* ours */
     char *custom_config_path, *run_dir;
+    char *device;           /* "cpu", "torch:cpu", "torch:cuda" */
+    char *libtorch;         /* folder; NULL: looked for */
     int64_t threads;        /* 0: all cores */
     int isa;                /* enum train_opts_isa */
     int64_t numeric_leaves; /* R; 0: from the model */
