@@ -41,6 +41,7 @@ struct engine {
     struct forward *f;
     struct kv_pool kv;
     struct tensor logits, probs; /* (max_running, V) f32 */
+    float *host[2];              /* their copies where the host cannot read the device's memory */
     float *max, *logz;
     struct sampler **samplers; /* one per thread */
     struct engine_queued *head, *tail;
@@ -109,6 +110,9 @@ int engine_open(struct weights *w, const struct engine_opts *o, struct engine **
         engine_close(g);
         return rc;
     }
+    for (int i = 0; i < 2 && !device_host_row(&g->logits, 0); i++) {
+        g->host[i] = mem_alloc(sizeof(float) * (size_t)g->o.max_running * (size_t)w->arch.vocab);
+    }
     g->max = mem_alloc(sizeof(float) * (size_t)g->o.max_running);
     g->logz = mem_alloc(sizeof(float) * (size_t)g->o.max_running);
     g->samplers = mem_alloc(sizeof *g->samplers * (size_t)pool_size(w->dev->pool));
@@ -170,6 +174,8 @@ void engine_close(struct engine *g)
     kv_close(&g->kv);
     device_tensor_free(&g->logits);
     device_tensor_free(&g->probs);
+    mem_free(g->host[0]);
+    mem_free(g->host[1]);
     mem_free(g->max);
     mem_free(g->logz);
     mem_free(g->samplers);
@@ -381,7 +387,9 @@ static void engine_sample_task(void *arg, int task, int worker)
     struct engine *g = arg;
     struct engine_sample *s = &g->slots[g->slot_of[task]];
     const struct engine_group *q = &s->group->q;
-    const float *x = device_host_row(&g->logits, task), *p = device_host_row(&g->probs, task);
+    size_t at = (size_t)task * (size_t)g->w->arch.vocab;
+    const float *x = g->host[0] ? g->host[0] + at : device_host_row(&g->logits, task);
+    const float *p = g->host[1] ? g->host[1] + at : device_host_row(&g->probs, task);
     double u = rng_uniform(q->key.seed, q->key.stream, q->key.sample + (uint64_t)s->index, 0,
                            (uint32_t)s->n);
     int32_t t =
@@ -444,6 +452,11 @@ static void engine_logits(struct engine *g)
         if (t > 0.0f) {
             d->ops->exps(d, &x, g->max + from, &p);
         }
+        if (g->host[0]) {
+            size_t at = (size_t)from * (size_t)g->w->arch.vocab;
+            device_download_f32(&x, g->host[0] + at);
+            device_download_f32(&p, g->host[1] + at);
+        }
         from = end;
     }
 }
@@ -478,7 +491,7 @@ int engine_step(struct engine *g, struct err *e)
     g->stats.decode_rows += g->ndecode;
     g->stats.steps++;
     g->taken = 0;
-    return STATUS_OK;
+    return device_fault(g->w->dev, e);
 }
 
 int engine_busy(const struct engine *g)

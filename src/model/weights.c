@@ -361,6 +361,18 @@ int weights_read_bf16(struct weights *w, const char *name, uint16_t *dst, int64_
         return ERR(e, STATUS_FORMAT, "tensor %s has %lld values, %lld were asked for", name,
                    (long long)(v.rows * v.cols), (long long)count);
     }
+    if (!device_host_row(&v, 0)) { /* a device that only hands out f32: bf16 passes unchanged */
+        float *all = mem_map((size_t)count * 4);
+        if (!all) {
+            return ERR(e, STATUS_NOMEM, "no memory for a copy of tensor %s", name);
+        }
+        device_download_f32(&v, all);
+        for (int64_t i = 0; i < count; i++) {
+            dst[i] = dtype_to_bf16(all[i]);
+        }
+        mem_unmap(all, (size_t)count * 4);
+        return STATUS_OK;
+    }
     for (int64_t r = 0; r < v.rows; r++) {
         memcpy(dst + r * v.cols, device_host_row(&v, r), (size_t)v.cols * 2);
     }

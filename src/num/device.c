@@ -343,7 +343,7 @@ void device_zero(struct tensor *t)
 
 const void *device_host_row(const struct tensor *t, int64_t row)
 {
-    if (t->dev->mem && !t->dev->mem->host) {
+    if (t->dev->mem) {
         return NULL;
     }
     return (const char *)t->data + (size_t)(row * t->ld) * dtype_size(t->dtype);

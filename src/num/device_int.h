@@ -14,7 +14,7 @@ int cpu_take_fault(struct device *d); /* 1: an exact sum overflowed since the la
 /* Opens "cpu", "cuda" or "cuda:N" of libtorch, looked for in dir (NULL: see torch_lib.c). */
 int torch_open(struct device *d, const char *name, const char *dir, struct err *e);
 
-/* What a device with memory of its own does instead of device.c. */
+/* What a device with memory of its own does instead of device.c. The host never looks into it. */
 struct device_mem {
     void (*close)(struct device *d);
     int (*fault)(struct device *d, struct err *e);  /* tells what failed since the last call */
@@ -24,7 +24,6 @@ struct device_mem {
     void (*download)(const struct tensor *x, float *dst);
     void (*zero)(struct tensor *x);
     void (*kv_copy)(struct kv_store *kv, int from, int to);
-    int host; /* 1: the host may read it too */
 };
 
 /* Offsets inside a kv_store, in elements. Keys are stored pairwise interleaved over the head's

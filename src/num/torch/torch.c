@@ -152,12 +152,16 @@ static void torch_close(struct device *d)
     mem_free(t);
 }
 
-static const struct device_mem torch_mem_host = {torch_close, torch_fault,   torch_alloc,
-                                                 torch_free,  torch_upload,  torch_download,
-                                                 torch_zero,  torch_kv_copy, 1};
-static const struct device_mem torch_mem_gpu = {torch_close, torch_fault,   torch_alloc,
-                                                torch_free,  torch_upload,  torch_download,
-                                                torch_zero,  torch_kv_copy, 0};
+static const struct device_mem torch_mem = {
+    .close = torch_close,
+    .fault = torch_fault,
+    .alloc = torch_alloc,
+    .free = torch_free,
+    .upload = torch_upload,
+    .download = torch_download,
+    .zero = torch_zero,
+    .kv_copy = torch_kv_copy,
+};
 
 /* ---- opening -----------------------------------------------------------------------------------
  */
@@ -233,7 +237,7 @@ int torch_open(struct device *d, const char *name, const char *dir, struct err *
         d->impl = NULL;
         return rc;
     }
-    d->mem = cuda ? &torch_mem_gpu : &torch_mem_host;
+    d->mem = &torch_mem;
     d->name = cuda ? "torch:cuda" : "torch:cpu";
     d->isa = t->isa;
     d->ops = &torch_table;

@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# The torch device beside the cpu device: tests/live/torch_device.sh
+#
+# (a) Without libtorch the program says in one sentence what to install. (b) `generate` gives the
+# same first token's log-prob on both. (c) Ten GRPO steps over the same saved rollouts: the losses
+# agree within LOSS_TOL and the gradient norms within NORM_TOL of the cpu's. (d) A few steps with
+# rollouts of its own: no token counts as exact, the difference of log-probs is a metric.
+#
+# The tolerances: both devices round activations to bf16 at the same places, 2^-9 each, but add in
+# other orders, so about one value in a thousand lands on the other side of a tie; the residual is
+# rounded once more on torch. A gradient norm is a sum over all of it and agrees to a few 1e-3; a loss
+# is a mean of advantages times ratios near 1, compared absolutely.
+#
+# A tiny random model by default; TORCH_MODEL=smollm2 takes the real one. STEPS: default 10.
+# Ends with torch_steps=... loss_max_diff=... grad_norm_max_rel=... rollout_logp_diff=...
+
+# shellcheck source=lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+STEPS=${STEPS:-10}
+LOSS_TOL=${LOSS_TOL:-2e-3}
+NORM_TOL=${NORM_TOL:-0.02}
+
+lib_binary
+lib_python
+lib_work
+
+ARGS=(
+    --input-key prompt --label-key label --rollout-shuffle --rollout-temperature 1
+    --custom-rm-path "$WORK/reward.py:reward" --n-samples-per-prompt 4
+    --use-dynamic-batch-size --max-tokens-per-gpu 2048 --lr 1e-5 --lr-decay-style constant
+    --use-kl-loss --kl-loss-coef 0.05 --entropy-coef 0.01
+)
+
+case ${TORCH_MODEL:-tiny} in
+tiny)
+    MODEL=$WORK/model
+    live_tiny "$MODEL" --family llama --vocab 512
+    ARGS+=(--rollout-batch-size 8 --rollout-max-response-len 24)
+    python3 - "$WORK/prompts.jsonl" <<'PY'
+import json, sys
+
+with open(sys.argv[1], "w") as out:
+    for i in range(40):
+        text = f"{'the number ' * (i % 7)}{i * 37 % 101} and {i * 53 % 89} are"
+        out.write(json.dumps({"prompt": text, "label": str(i)}) + "\n")
+PY
+    ;;
+smollm2)
+    lib_model
+    ARGS+=(--rollout-batch-size 4 --rollout-max-response-len 32 --apply-chat-template)
+    python3 "$ROOT/recipes/add_data.py" "$WORK"
+    mv "$WORK/train.jsonl" "$WORK/prompts.jsonl"
+    ;;
+*)
+    lib_die "TORCH_MODEL is tiny or smollm2, not $TORCH_MODEL"
+    ;;
+esac
+ARGS+=(--hf-checkpoint "$MODEL" --prompt-data "$WORK/prompts.jsonl")
+
+# Any answer earns something and answers differ, so that every step has a gradient.
+cat >"$WORK/reward.py" <<'PY'
+def reward(args, sample):
+    return sum(sample.response.encode()) % 7 / 7
+PY
+
+libs=("$MILES_ORACLES"/lib/python3*/site-packages/torch/lib)
+[ -f "${libs[0]}/libtorch_cpu.so" ] || lib_die "no libtorch_cpu.so in ${libs[0]}"
+TORCH=(--device torch:cpu --libtorch "${libs[0]}")
+
+# (a)
+if "$MILES" generate --hf-checkpoint "$MODEL" --prompt hello --max-tokens 1 --device torch:cpu \
+    --libtorch "$WORK/nowhere" >"$WORK/none.out" 2>"$WORK/none.err"; then
+    lib_die "a folder without libtorch was accepted"
+fi
+live_equal "lines of the refusal" "$(wc -l <"$WORK/none.err")" 1
+grep -q 'pip install torch' "$WORK/none.err" || lib_die "it does not say what to install"
+[ ! -s "$WORK/none.out" ] || lib_die "it printed something without a device"
+
+# (b)
+first_logp() {
+    "$MILES" generate --hf-checkpoint "$MODEL" --prompt "The capital of France is" --raw \
+        --max-tokens 12 --logprobs "$@" >"$WORK/gen.out"
+    lib_say "$(head -n 1 "$WORK/gen.out")"
+    awk -F '\t' '/^  [0-9]+\t/ { print $2; exit }' "$WORK/gen.out"
+}
+cpu=$(first_logp)
+torch=$(first_logp "${TORCH[@]}")
+awk -v a="$cpu" -v b="$torch" 'BEGIN { d = a - b; exit !(a != "" && b != "" && d < 0.05 && d > -0.05) }' ||
+    lib_die "the first token's log-prob is $cpu on cpu and $torch on torch"
+
+# (c)
+SAVED="$WORK/saved-{rollout_id}.jsonl"
+lib_train "$WORK/rollouts" "${ARGS[@]}" --num-rollout "$STEPS" --save-debug-rollout-data "$SAVED"
+REPLAY=("${ARGS[@]}" --num-rollout "$STEPS" --debug-train-only --load-debug-rollout-data "$SAVED")
+lib_train "$WORK/cpu" "${REPLAY[@]}"
+lib_train "$WORK/torch" "${REPLAY[@]}" "${TORCH[@]}"
+compared=$(python3 - "$WORK" "$STEPS" "$LOSS_TOL" "$NORM_TOL" <<'PY'
+import json, sys
+
+work, steps, loss_tol, norm_tol = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
+
+
+def read(name):
+    rows = (json.loads(line) for line in open(f"{work}/{name}/metrics.jsonl"))
+    return [(r["train/loss"], r["train/grad_norm"]) for r in rows if "train/grad_norm" in r]
+
+
+cpu, torch = read("cpu"), read("torch")
+for i, (a, b) in enumerate(zip(cpu, torch)):
+    print(f"step {i}: loss {a[0]:.6f} {b[0]:.6f}  norm {a[1]:.5f} {b[1]:.5f}", file=sys.stderr)
+if len(cpu) != steps or len(torch) != steps:
+    sys.exit(f"{len(cpu)} and {len(torch)} steps instead of {steps}")
+if len({b[1] for b in torch}) < steps or min(b[1] for b in torch) <= 0:
+    sys.exit("a step had no gradient of its own")
+loss = max(abs(a[0] - b[0]) for a, b in zip(cpu, torch))
+norm = max(abs(a[1] - b[1]) / a[1] for a, b in zip(cpu, torch))
+print(f"loss_max_diff={loss:.2e} grad_norm_max_rel={norm:.2e}")
+if not (loss <= loss_tol and norm <= norm_tol):
+    sys.exit(f"loss off by {loss}, norm by {norm}: {loss_tol} and {norm_tol} are allowed")
+PY
+) || lib_die "the devices disagree: $compared"
+
+# (d)
+lib_train "$WORK/own" "${ARGS[@]}" --num-rollout 3 "${TORCH[@]}"
+live_equal "steps with rollouts" "$(lib_metric "$WORK/own" train/step | wc -l)" 3
+live_equal "exact tokens" "$(lib_metric "$WORK/own" train/exact_tokens | sort -u)" 0
+diff=$(lib_metric "$WORK/own" train/train_rollout_logprob_abs_diff | sort -g | tail -n 1)
+[ -n "$diff" ] || lib_die "the difference of log-probs is not in the metrics"
+awk -v d="$diff" 'BEGIN { exit !(d >= 0 && d < 0.05) }' ||
+    lib_die "rollout and trainer differ by $diff a token"
+
+echo "torch_steps=$STEPS $compared rollout_logp_diff=$diff"
