@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The torch device beside the cpu device: tests/live/torch_device.sh
 #
+# First tests/conform's suite of every operation, with this libtorch. Then:
 # (a) Without libtorch the program says in one sentence what to install. (b) `generate` gives the
 # same first token's log-prob on both. (c) Ten GRPO steps over the same saved rollouts: the losses
 # agree within LOSS_TOL and the gradient norms within NORM_TOL of the cpu's. (d) A few steps with
@@ -67,6 +68,9 @@ PY
 libs=("$MILES_ORACLES"/lib/python3*/site-packages/torch/lib)
 [ -f "${libs[0]}/libtorch_cpu.so" ] || lib_die "no libtorch_cpu.so in ${libs[0]}"
 TORCH=(--device torch:cpu --libtorch "${libs[0]}")
+
+cmake --build "$MILES_BUILD" --target test_device_conform >&2
+"$MILES_BUILD/test_device_conform" >&2 || lib_die "an operation is out of its tolerance"
 
 # (a)
 if "$MILES" generate --hf-checkpoint "$MODEL" --prompt hello --max-tokens 1 --device torch:cpu \
