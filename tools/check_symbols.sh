@@ -12,7 +12,8 @@ EXCEPTIONS='
 status: err_ assert_failed
 mem: arena_
 thread: pool_
-main: main cmd_fail
+main: main cmd_fail cmd_help
+cmd_bench: bench_now bench_pin
 '
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -101,10 +101,10 @@ static void rope_task(void *arg, int r, int worker)
     }
 }
 
-void ref_rope_kv(struct device *d, const struct tensor *qkv, const struct norm *q_norm,
-                 const struct norm *k_norm, const struct tensor *cos, const struct tensor *sin,
-                 const struct attn_shape *s, const struct rows *rows, struct kv_store *kv,
-                 int layer, struct tensor *q)
+void ops_ref_rope_kv(struct device *d, const struct tensor *qkv, const struct norm *q_norm,
+                     const struct norm *k_norm, const struct tensor *cos, const struct tensor *sin,
+                     const struct attn_shape *s, const struct rows *rows, struct kv_store *kv,
+                     int layer, struct tensor *q)
 {
     struct rope_args a = {.d = d,
                           .qkv = qkv,
@@ -198,11 +198,12 @@ static void head_norm_dw(const struct rope_args *a, int h0, int h1, const struct
     }
 }
 
-void ref_rope_kv_bwd(struct device *d, const struct tensor *dq, const struct tensor *dkv,
-                     const struct tensor *qkv, const struct norm *q_norm, const struct norm *k_norm,
-                     const struct tensor *cos, const struct tensor *sin, const struct attn_shape *s,
-                     const struct rows *rows, const struct leaf_rows *leaves, struct tensor *dqkv,
-                     struct tensor *grad_qn, struct tensor *grad_kn)
+void ops_ref_rope_kv_bwd(struct device *d, const struct tensor *dq, const struct tensor *dkv,
+                         const struct tensor *qkv, const struct norm *q_norm,
+                         const struct norm *k_norm, const struct tensor *cos,
+                         const struct tensor *sin, const struct attn_shape *s,
+                         const struct rows *rows, const struct leaf_rows *leaves,
+                         struct tensor *dqkv, struct tensor *grad_qn, struct tensor *grad_kn)
 {
     struct rope_args a = {.d = d,
                           .qkv = qkv,
@@ -391,9 +392,9 @@ static void attn_task(void *arg, int task, int worker)
     }
 }
 
-void ref_attn(struct device *d, const struct tensor *q, const struct kv_store *kv, int layer,
-              const struct attn_shape *s, const struct rows *rows, struct tensor *out,
-              struct tensor *lse)
+void ops_ref_attn(struct device *d, const struct tensor *q, const struct kv_store *kv, int layer,
+                  const struct attn_shape *s, const struct rows *rows, struct tensor *out,
+                  struct tensor *lse)
 {
     struct attn_args a = {
         .q = q, .out = out, .lse = lse, .kv = kv, .layer = layer, .s = s, .rows = rows};
@@ -502,10 +503,10 @@ static void attn_dkv_task(void *arg, int task, int worker)
     }
 }
 
-void ref_attn_bwd(struct device *d, const struct tensor *dout, const struct tensor *q,
-                  const struct tensor *out, const struct tensor *lse, const struct kv_store *kv,
-                  int layer, const struct attn_shape *s, const struct rows *rows, struct tensor *dq,
-                  struct tensor *dkv)
+void ops_ref_attn_bwd(struct device *d, const struct tensor *dout, const struct tensor *q,
+                      const struct tensor *out, const struct tensor *lse, const struct kv_store *kv,
+                      int layer, const struct attn_shape *s, const struct rows *rows,
+                      struct tensor *dq, struct tensor *dkv)
 {
     struct attn_args a = {.q = q,
                           .out = out,

@@ -151,21 +151,22 @@ static inline float grad_get(const struct tensor *grad, int64_t r, int64_t c)
 }
 
 /* ops_ref_attn.c */
-void ref_rope_kv(struct device *d, const struct tensor *qkv, const struct norm *q_norm,
-                 const struct norm *k_norm, const struct tensor *cos, const struct tensor *sin,
-                 const struct attn_shape *s, const struct rows *rows, struct kv_store *kv,
-                 int layer, struct tensor *q);
-void ref_rope_kv_bwd(struct device *d, const struct tensor *dq, const struct tensor *dkv,
-                     const struct tensor *qkv, const struct norm *q_norm, const struct norm *k_norm,
-                     const struct tensor *cos, const struct tensor *sin, const struct attn_shape *s,
-                     const struct rows *rows, const struct leaf_rows *leaves, struct tensor *dqkv,
-                     struct tensor *grad_qn, struct tensor *grad_kn);
-void ref_attn(struct device *d, const struct tensor *q, const struct kv_store *kv, int layer,
-              const struct attn_shape *s, const struct rows *rows, struct tensor *out,
-              struct tensor *lse);
-void ref_attn_bwd(struct device *d, const struct tensor *dout, const struct tensor *q,
-                  const struct tensor *out, const struct tensor *lse, const struct kv_store *kv,
-                  int layer, const struct attn_shape *s, const struct rows *rows, struct tensor *dq,
-                  struct tensor *dkv);
+void ops_ref_rope_kv(struct device *d, const struct tensor *qkv, const struct norm *q_norm,
+                     const struct norm *k_norm, const struct tensor *cos, const struct tensor *sin,
+                     const struct attn_shape *s, const struct rows *rows, struct kv_store *kv,
+                     int layer, struct tensor *q);
+void ops_ref_rope_kv_bwd(struct device *d, const struct tensor *dq, const struct tensor *dkv,
+                         const struct tensor *qkv, const struct norm *q_norm,
+                         const struct norm *k_norm, const struct tensor *cos,
+                         const struct tensor *sin, const struct attn_shape *s,
+                         const struct rows *rows, const struct leaf_rows *leaves,
+                         struct tensor *dqkv, struct tensor *grad_qn, struct tensor *grad_kn);
+void ops_ref_attn(struct device *d, const struct tensor *q, const struct kv_store *kv, int layer,
+                  const struct attn_shape *s, const struct rows *rows, struct tensor *out,
+                  struct tensor *lse);
+void ops_ref_attn_bwd(struct device *d, const struct tensor *dout, const struct tensor *q,
+                      const struct tensor *out, const struct tensor *lse, const struct kv_store *kv,
+                      int layer, const struct attn_shape *s, const struct rows *rows,
+                      struct tensor *dq, struct tensor *dkv);
 
 #endif
