@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
 """Makes a tiny random model as a Hugging Face folder (bf16 safetensors), for tests.
 
-    tools/tiny_model.py DIR --family llama|qwen2|qwen3 [--seed 0] [--layers 2] [--hidden 64] ...
+    tools/tiny_model.py DIR --family llama [--seed 0] [--layers 2] [--hidden 64] ...
+        [--set sliding_window=24] [--set 'rope_parameters={"rope_type": "linear", ...}']
+
+Families: llama, mistral, qwen2, qwen3, gemma2, gemma3_text, gemma3 (with a tiny vision part), glm4. --set
+gives a key of the (text) config a value in JSON.
 
 With the default vocabulary of 49152 the tokenizer is SmolLM2's, from $MILES_TEST_DATA; with a smaller
 one (--vocab 512) a byte-level BPE of that size is made here. Both have SmolLM2's chat template and its
@@ -27,6 +31,9 @@ CHAT_TEMPLATE = (
     "'<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}"
     "{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "gemma3", "glm4"]
+VISION = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+          "image_size": 28, "patch_size": 14}
 QWEN2_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -138,7 +145,7 @@ def write_tokenizer(folder, args):
 
 def make_model(args):
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     sizes = {
         "num_hidden_layers": args.layers,
@@ -159,14 +166,25 @@ def make_model(args):
         sizes["head_dim"] = args.head_dim
     elif args.head_dim * args.heads != args.hidden:
         sys.exit("tiny_model.py: qwen2 has no head_dim of its own: heads * head-dim must be hidden")
+    if args.family.startswith("gemma3"):
+        del sizes["rope_parameters"]  # one for each kind of layer: the family's defaults
+    for setting in args.set:
+        key, _, value = setting.partition("=")
+        sizes[key] = json.loads(value)
     torch.manual_seed(args.seed)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(args.family, **sizes))
+    if args.family == "gemma3":
+        config = AutoConfig.for_model("gemma3", text_config=sizes, vision_config=VISION,
+                                      mm_tokens_per_image=4)
+        model = AutoModelForImageTextToText.from_config(config)
+    else:
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(args.family, **sizes))
     # Wider than the usual 0.02, and no ones and zeros: flat logits and neutral norms hide mistakes.
+    one = 0.0 if args.family.startswith("gemma") else 1.0  # Gemma's norms multiply by 1 + w
     with torch.no_grad():
         for name, p in model.named_parameters():
             noise = torch.randn(p.shape)
             if "norm" in name:
-                p.copy_(1.0 + 0.1 * noise)
+                p.copy_(one + 0.1 * noise)
             else:
                 p.copy_((args.std if "embed" not in name else 0.08) * noise)
     return model.to(torch.bfloat16)
@@ -175,7 +193,7 @@ def make_model(args):
 def parse_args():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("dir", type=Path)
-    p.add_argument("--family", choices=["llama", "qwen2", "qwen3"], default="llama")
+    p.add_argument("--family", choices=FAMILIES, default="llama")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--layers", type=int, default=2)
     p.add_argument("--hidden", type=int, default=64)
@@ -187,6 +205,8 @@ def parse_args():
     p.add_argument("--positions", type=int, default=2048)
     p.add_argument("--std", type=float, default=0.05, help="of the matrices; embeddings have 0.08")
     p.add_argument("--untied", action="store_true", help="lm_head with a weight of its own")
+    p.add_argument("--set", action="append", default=[], metavar="KEY=JSON",
+                   help="a further key of config.json")
     args = p.parse_args()
     if args.vocab < len(SPECIALS) + 256:
         p.error(f"--vocab must be at least {len(SPECIALS) + 256}")

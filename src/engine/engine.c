@@ -81,9 +81,9 @@ int engine_open(struct weights *w, const struct engine_opts *o, struct engine **
     g->o.max_running = o->max_running > 0 ? o->max_running : 256;
     g->o.max_context = o->max_context > 0 ? o->max_context : w->arch.max_positions;
     g->o.chunk = o->chunk > 0 ? o->chunk : 512;
-    if (g->o.max_context > w->rope_cos.rows) {
-        rc = ERR(e, STATUS_INPUT, "a context of %d tokens, the model has positions for %lld",
-                 g->o.max_context, (long long)w->rope_cos.rows);
+    if (g->o.max_context > w->positions) {
+        rc = ERR(e, STATUS_INPUT, "a context of %d tokens, the model has positions for %d",
+                 g->o.max_context, w->positions);
         mem_free(g);
         return rc;
     }

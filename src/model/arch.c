@@ -1,6 +1,6 @@
-/* Owns the reading of config.json into `struct arch`. Everything that changes the computation is
- * looked at here, once: a key we do not compute is refused by name, because a model that runs with
- * a silently ignored switch gives plausible, wrong numbers. */
+/* Owns the reading of config.json into `struct arch`, and the table of families. Everything that
+ * changes the computation is looked at here, once: a key we do not compute is refused by name,
+ * because a model that runs with a silently ignored switch gives plausible, wrong numbers. */
 #include "model/arch.h"
 
 #include <jansson.h>
@@ -10,10 +10,175 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "num/vmath.h"
 
 /* Far above any published model; keeps every product of two of these inside int64. */
-#define ARCH_MAX_DIM    (1 << 24)
-#define ARCH_MAX_LAYERS 4096
+#define ARCH_MAX_DIM (1 << 24)
+
+/* ---- the table ---- */
+
+/* Which projections have a bias. */
+enum arch_bias {
+    ARCH_BIAS_NEVER,
+    ARCH_BIAS_QKV,      /* q, k and v always */
+    ARCH_BIAS_KEY_QKV,  /* q, k and v, when attention_bias says so (it does by default) */
+    ARCH_BIAS_KEY_QKVO, /* those and o, when attention_bias says so */
+};
+
+/* Which layers slide where layer_types says nothing. */
+enum arch_slide {
+    ARCH_SLIDE_NEVER,
+    ARCH_SLIDE_ALL,  /* all, when sliding_window is set */
+    ARCH_SLIDE_LAST, /* those from max_window_layers on, when use_sliding_window is true */
+    ARCH_SLIDE_MOST, /* all but each n-th: sliding_window_pattern */
+};
+
+enum {
+    ARCH_QK_NORM = 1,
+    ARCH_PLUS_ONE = 2,
+    ARCH_SCALED_EMBED = 4,
+    ARCH_QUERY_SCALAR = 8,   /* query_pre_attn_scalar */
+    ARCH_ATTN_SOFTCAP = 16,  /* attn_logit_softcapping */
+    ARCH_FINAL_SOFTCAP = 32, /* final_logit_softcapping */
+    ARCH_INTERLEAVED = 64,
+    ARCH_PARTIAL = 128,  /* partial_rotary_factor */
+    ARCH_FUSED = 256,    /* gate_up_proj */
+    ARCH_MLP_BIAS = 512, /* mlp_bias */
+    ARCH_GELU = 1024,
+    ARCH_TIED = 2048,      /* tie_word_embeddings is true by default */
+    ARCH_TWO_ROPES = 4096, /* sliding layers have a rope of their own */
+};
+
+struct arch_family {
+    const char *name;    /* config.json's model_type */
+    const char *section; /* the object of config.json that has the text model's keys, or NULL */
+    const char *prefix[3], *head[3]; /* spellings of tensor names; "model.", "lm_head.weight" */
+    unsigned switches;
+    enum arch_bias bias;
+    enum arch_slide slide;
+    int slide_every;                             /* default of sliding_window_pattern */
+    const char *attn_post, *mlp_norm, *mlp_post; /* norms; post ones NULL without */
+    /* transformers' defaults where they are not the usual ones; 0: usual */
+    int head_dim, heads, kv_heads, vocab, positions, window;
+    double theta, partial, attn_softcap, final_softcap, rms_eps;
+    enum arch_attn attn;
+    enum arch_mlp mlp;
+};
+
+#define ARCH_LLAMA_NORMS .mlp_norm = "post_attention_layernorm.weight"
+#define ARCH_GEMMA_NORMS                                                                           \
+    .attn_post = "post_attention_layernorm.weight",                                                \
+    .mlp_norm = "pre_feedforward_layernorm.weight",                                                \
+    .mlp_post = "post_feedforward_layernorm.weight"
+#define ARCH_GEMMA3                                                                                \
+    ARCH_GEMMA_NORMS,                                                                              \
+        .bias = ARCH_BIAS_KEY_QKVO, .slide = ARCH_SLIDE_MOST, .slide_every = 6,                    \
+        .switches = ARCH_QK_NORM | ARCH_PLUS_ONE | ARCH_SCALED_EMBED | ARCH_QUERY_SCALAR |         \
+                    ARCH_FINAL_SOFTCAP | ARCH_GELU | ARCH_TIED | ARCH_TWO_ROPES,                   \
+        .head_dim = 256, .heads = 8, .kv_heads = 4, .vocab = 262208, .positions = 131072,          \
+        .window = 4096, .theta = 1e6
+
+static const struct arch_family arch_families[] = {
+    {"llama", ARCH_LLAMA_NORMS, .bias = ARCH_BIAS_KEY_QKVO, .switches = ARCH_MLP_BIAS},
+    {"mistral", ARCH_LLAMA_NORMS, .slide = ARCH_SLIDE_ALL, .window = 4096},
+    {"qwen2", ARCH_LLAMA_NORMS, .bias = ARCH_BIAS_QKV, .slide = ARCH_SLIDE_LAST, .window = 4096},
+    {"qwen3", ARCH_LLAMA_NORMS, .bias = ARCH_BIAS_KEY_QKVO, .slide = ARCH_SLIDE_LAST,
+     .switches = ARCH_QK_NORM, .head_dim = 128, .window = 4096},
+    {"gemma2", ARCH_GEMMA_NORMS, .bias = ARCH_BIAS_KEY_QKVO, .slide = ARCH_SLIDE_MOST,
+     .slide_every = 2,
+     .switches = ARCH_PLUS_ONE | ARCH_SCALED_EMBED | ARCH_QUERY_SCALAR | ARCH_ATTN_SOFTCAP |
+                 ARCH_FINAL_SOFTCAP | ARCH_GELU | ARCH_TIED,
+     .head_dim = 256, .window = 4096, .attn_softcap = 50.0, .final_softcap = 30.0},
+    {"gemma3_text", ARCH_GEMMA3},
+    {"gemma3", "text_config", ARCH_GEMMA3,
+     .prefix = {"model.language_model.", "language_model.model."},
+     .head = {"lm_head.weight", "language_model.lm_head.weight"}},
+    {"glm4", .attn_post = "post_self_attn_layernorm.weight",
+     .mlp_norm = "post_attention_layernorm.weight", .mlp_post = "post_mlp_layernorm.weight",
+     .bias = ARCH_BIAS_KEY_QKV, .switches = ARCH_INTERLEAVED | ARCH_PARTIAL | ARCH_FUSED,
+     .head_dim = 128, .partial = 0.5, .rms_eps = 1.5625e-07},
+    /* to come: known by name, so that the refusal says what is missing */
+    {"mixtral", .mlp = ARCH_MLP_EXPERTS},
+    {"qwen2_moe", .mlp = ARCH_MLP_EXPERTS},
+    {"qwen3_moe", .mlp = ARCH_MLP_EXPERTS},
+    {"glm4_moe", .mlp = ARCH_MLP_EXPERTS},
+    {"deepseek_v3", .attn = ARCH_ATTN_LATENT, .mlp = ARCH_MLP_EXPERTS},
+    {"qwen3_next", .attn = ARCH_ATTN_LINEAR, .mlp = ARCH_MLP_EXPERTS},
+};
+#define ARCH_FAMILIES (int)(sizeof arch_families / sizeof arch_families[0])
+
+static const struct arch_family *arch_find(const char *name)
+{
+    for (int i = 0; name && i < ARCH_FAMILIES; i++) {
+        if (strcmp(name, arch_families[i].name) == 0) {
+            return &arch_families[i];
+        }
+    }
+    return NULL;
+}
+
+static int arch_on(const struct arch_family *f, int which)
+{
+    return (f->switches & (unsigned)which) != 0;
+}
+
+int arch_spelling(struct arch *a, int i)
+{
+    const struct arch_family *f = arch_find(a->family);
+    const char *prefix, *head;
+
+    if (!f || i < 0 || i >= 3 || (i && !f->prefix[i])) {
+        return 0;
+    }
+    prefix = f->prefix[i] ? f->prefix[i] : "model.";
+    head = f->head[i] ? f->head[i] : "lm_head.weight";
+    snprintf(a->prefix, sizeof a->prefix, "%s", prefix);
+    snprintf(a->head, sizeof a->head, "%s", head);
+    return 1;
+}
+
+void arch_layer_tensors(const struct arch *a, struct arch_tensor t[ARCH_ROLES])
+{
+    const struct arch_family *f = arch_find(a->family);
+    int q = a->n_heads * a->head_dim, kv = a->n_kv_heads * a->head_dim;
+    int h = a->hidden, m = a->intermediate;
+    const struct {
+        enum arch_role role;
+        struct arch_tensor t;
+        int have;
+    } all[] = {
+        {ARCH_ATTN_NORM, {"input_layernorm.weight", h, 0}, 1},
+        {ARCH_Q, {"self_attn.q_proj.weight", q, h}, 1},
+        {ARCH_K, {"self_attn.k_proj.weight", kv, h}, 1},
+        {ARCH_V, {"self_attn.v_proj.weight", kv, h}, 1},
+        {ARCH_O, {"self_attn.o_proj.weight", h, q}, 1},
+        {ARCH_Q_BIAS, {"self_attn.q_proj.bias", q, 0}, a->qkv_bias},
+        {ARCH_K_BIAS, {"self_attn.k_proj.bias", kv, 0}, a->qkv_bias},
+        {ARCH_V_BIAS, {"self_attn.v_proj.bias", kv, 0}, a->qkv_bias},
+        {ARCH_O_BIAS, {"self_attn.o_proj.bias", h, 0}, a->o_bias},
+        {ARCH_Q_NORM, {"self_attn.q_norm.weight", a->head_dim, 0}, a->qk_norm},
+        {ARCH_K_NORM, {"self_attn.k_norm.weight", a->head_dim, 0}, a->qk_norm},
+        {ARCH_ATTN_POST, {f->attn_post, h, 0}, a->post_norms},
+        {ARCH_MLP_NORM, {f->mlp_norm, h, 0}, 1},
+        {ARCH_GATE, {"mlp.gate_proj.weight", m, h}, !a->fused_gate_up},
+        {ARCH_UP, {"mlp.up_proj.weight", m, h}, !a->fused_gate_up},
+        {ARCH_GATE_UP, {"mlp.gate_up_proj.weight", 2 * m, h}, a->fused_gate_up},
+        {ARCH_DOWN, {"mlp.down_proj.weight", h, m}, 1},
+        {ARCH_GATE_BIAS, {"mlp.gate_proj.bias", m, 0}, a->mlp_bias},
+        {ARCH_UP_BIAS, {"mlp.up_proj.bias", m, 0}, a->mlp_bias},
+        {ARCH_DOWN_BIAS, {"mlp.down_proj.bias", h, 0}, a->mlp_bias},
+        {ARCH_MLP_POST, {f->mlp_post, h, 0}, a->post_norms},
+    };
+
+    memset(t, 0, sizeof *t * ARCH_ROLES);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (all[i].have) {
+            t[all[i].role] = all[i].t;
+        }
+    }
+}
+
+/* ---- reading keys ---- */
 
 /* The value as it stands in the file, cut to a length that fits a message. */
 static const char *arch_show(const json_t *v, char out[64])
@@ -60,6 +225,7 @@ static int arch_int(const json_t *root, const char *key, int lo, int hi, int def
     return STATUS_OK;
 }
 
+/* A positive number; an absent key gives `def`, or an error when def is below 0. */
 static int arch_positive(const json_t *root, const char *key, double def, double *out,
                          struct err *e)
 {
@@ -68,7 +234,7 @@ static int arch_positive(const json_t *root, const char *key, double def, double
 
     if (!v) {
         *out = def;
-        return STATUS_OK;
+        return def < 0 ? ERR(e, STATUS_FORMAT, "config.json: %s is missing", key) : STATUS_OK;
     }
     if (!json_is_number(v) || !(json_number_value(v) > 0) || !isfinite(json_number_value(v))) {
         return ERR(e, STATUS_FORMAT, "config.json: %s is %s, not a positive number", key,
@@ -102,57 +268,374 @@ static int arch_must_be_false(const json_t *root, const char *key, struct err *e
     return rc;
 }
 
-/* A rope object is plain when its type is "default" and it scales nothing. */
-static int arch_rope_object(const json_t *rope, const char *key, struct err *e)
-{
-    const char *names[] = {"rope_type", "type"};
-    const json_t *v;
-    char full[64];
+/* ---- rope ---- */
 
-    if (!json_is_object(rope)) {
-        return arch_refuse(key, rope, "an object", e);
-    }
-    for (int i = 0; i < 2; i++) {
-        v = arch_get(rope, names[i]);
-        if (v && (!json_is_string(v) || strcmp(json_string_value(v), "default") != 0)) {
-            snprintf(full, sizeof full, "%s.%s", key, names[i]);
-            return arch_refuse(full, v, "\"default\"", e);
+static int arch_rope_kind(const json_t *rope, const char *key, struct arch_rope *r, struct err *e)
+{
+    static const char *const names[] = {"default", "linear", "dynamic", "llama3", "yarn"};
+    static const char *const keys[] = {"rope_type", "type"};
+    char full[96];
+
+    for (int k = 0; k < 2; k++) {
+        const json_t *v = arch_get(rope, keys[k]);
+        const char *name = json_string_value(v);
+        if (!v) {
+            continue;
         }
-    }
-    v = arch_get(rope, "partial_rotary_factor");
-    if (v && json_number_value(v) != 1.0) {
-        snprintf(full, sizeof full, "%s.partial_rotary_factor", key);
-        return arch_refuse(full, v, "1.0", e);
-    }
-    v = arch_get(rope, "factor");
-    if (v && json_number_value(v) != 1.0) {
-        snprintf(full, sizeof full, "%s.factor", key);
-        return arch_refuse(full, v, "1.0", e);
+        for (int i = 0; name && i < 5; i++) {
+            if (strcmp(name, names[i]) == 0) {
+                r->kind = (enum arch_rope_kind)i;
+                return STATUS_OK;
+            }
+        }
+        snprintf(full, sizeof full, "%s.%s", key, keys[k]);
+        return arch_refuse(full, v, "default, linear, dynamic, llama3 or yarn", e);
     }
     return STATUS_OK;
 }
 
-/* transformers 5 keeps rope in rope_parameters, older ones in rope_theta and rope_scaling. */
-static int arch_rope(const json_t *root, struct arch *a, struct err *e)
+/* yarn's factor on cos and sin: given, or by the paper's formula. */
+static int arch_yarn_attention(const json_t *rope, struct arch_rope *r, struct err *e)
 {
-    const char *keys[] = {"rope_parameters", "rope_scaling"};
-    const json_t *partial = arch_get(root, "partial_rotary_factor");
-    int rc = arch_positive(root, "rope_theta", 10000.0, &a->rope_theta, e);
+    double m = 0, all = 0, l = r->factor > 1 ? 0.1 * vmath_log(r->factor) : 0;
+    int rc;
 
-    if (rc == STATUS_OK && partial && json_number_value(partial) != 1.0) {
-        rc = arch_refuse("partial_rotary_factor", partial, "1.0", e);
+    if ((rc = arch_positive(rope, "mscale", 0, &m, e)) ||
+        (rc = arch_positive(rope, "mscale_all_dim", 0, &all, e))) {
+        return rc;
     }
-    for (int i = 0; i < 2 && rc == STATUS_OK; i++) {
-        const json_t *rope = arch_get(root, keys[i]);
-        if (rope) {
-            rc = arch_rope_object(rope, keys[i], e);
-        }
-        if (rope && rc == STATUS_OK) {
-            rc = arch_positive(rope, "rope_theta", a->rope_theta, &a->rope_theta, e);
-        }
+    return arch_positive(rope, "attention_factor",
+                         m > 0 && all > 0 ? (m * l + 1) / (all * l + 1) : l + 1,
+                         &r->attention_factor, e);
+}
+
+/* What a kind reads beside theta. `top` is where older files keep the original length. */
+static int arch_rope_kind_keys(const json_t *rope, const json_t *top, struct arch *a,
+                               struct arch_rope *r, struct err *e)
+{
+    const char *original = "original_max_position_embeddings";
+    int rc = STATUS_OK, given = arch_get(top, original) != NULL;
+
+    r->original = a->max_positions;
+    if (r->kind == ARCH_ROPE_LLAMA3 || r->kind == ARCH_ROPE_YARN) {
+        rc = arch_int(given ? top : rope, original, 1, INT_MAX, a->max_positions, &r->original, e);
+    }
+    if (rc == STATUS_OK) {
+        rc =
+            arch_positive(rope, "factor",
+                          r->kind == ARCH_ROPE_YARN ? (double)a->max_positions / r->original : -1.0,
+                          &r->factor, e);
+    }
+    if (rc == STATUS_OK && r->factor < 1.0) {
+        rc = ERR(e, STATUS_FORMAT, "config.json: rope factor %g is below 1", r->factor);
+    }
+    if (rc == STATUS_OK && r->kind == ARCH_ROPE_LLAMA3 &&
+        !(rc = arch_positive(rope, "low_freq_factor", -1.0, &r->low_freq, e)) &&
+        !(rc = arch_positive(rope, "high_freq_factor", -1.0, &r->high_freq, e)) &&
+        !(r->high_freq > r->low_freq)) {
+        rc = ERR(e, STATUS_FORMAT,
+                 "config.json: high_freq_factor %g is not above low_freq_factor %g", r->high_freq,
+                 r->low_freq);
+    }
+    if (rc == STATUS_OK && r->kind == ARCH_ROPE_YARN &&
+        !(rc = arch_positive(rope, "beta_fast", 32, &r->beta_fast, e)) &&
+        !(rc = arch_positive(rope, "beta_slow", 1, &r->beta_slow, e)) &&
+        !(rc = arch_bool(rope, "truncate", 1, &r->truncate, e))) {
+        rc = arch_yarn_attention(rope, r, e);
     }
     return rc;
 }
+
+/* One rope object: its kind, theta and the share of a head that it turns. */
+static int arch_rope_object(const json_t *rope, const char *key, const json_t *top,
+                            const struct arch_family *f, struct arch *a, struct arch_rope *r,
+                            double *partial, struct err *e)
+{
+    const json_t *v;
+    char full[96];
+    int rc;
+
+    if (!json_is_object(rope)) {
+        return arch_refuse(key, rope, "an object", e);
+    }
+    if ((rc = arch_rope_kind(rope, key, r, e)) ||
+        (rc = arch_positive(rope, "rope_theta", r->theta, &r->theta, e)) ||
+        (rc = arch_positive(rope, "partial_rotary_factor", *partial, partial, e))) {
+        return rc;
+    }
+    if (*partial != 1.0 && !arch_on(f, ARCH_PARTIAL)) {
+        snprintf(full, sizeof full, "%s.partial_rotary_factor", key);
+        return arch_refuse(full, arch_get(rope, "partial_rotary_factor"), "1.0", e);
+    }
+    if (r->kind != ARCH_ROPE_DEFAULT) {
+        return arch_rope_kind_keys(rope, top, a, r, e);
+    }
+    v = arch_get(rope, "factor");
+    if (v && json_number_value(v) != 1.0) {
+        snprintf(full, sizeof full, "%s.factor", key);
+        return arch_refuse(full, v, "1.0 with the default rope", e);
+    }
+    return STATUS_OK;
+}
+
+/* Families whose sliding layers have a rope of their own nest one object for each. */
+static int arch_rope_nested(const json_t *rope, const json_t *root, const struct arch_family *f,
+                            struct arch *a, double *partial, struct err *e)
+{
+    static const char *const names[] = {"full_attention", "sliding_attention"};
+    int rc = STATUS_OK, found = 0;
+
+    for (int i = 0; i < 2 && rc == STATUS_OK; i++) {
+        const json_t *v = arch_get(rope, names[i]);
+        found += v != NULL;
+        if (v) {
+            rc = arch_rope_object(v, names[i], root, f, a, &a->rope[i], partial, e);
+        }
+    }
+    if (rc == STATUS_OK && !found && json_object_size(rope)) {
+        rc = arch_refuse("rope_parameters", rope, "an object for each kind of layer", e);
+    }
+    return rc;
+}
+
+/* transformers 5 keeps rope in rope_parameters, older ones in rope_theta and rope_scaling; there,
+ * the scaling of a family with two ropes is that of the full layers. */
+static int arch_ropes(const json_t *root, const struct arch_family *f, struct arch *a,
+                      struct err *e)
+{
+    const json_t *scaling = arch_get(root, "rope_scaling"),
+                 *params = arch_get(root, "rope_parameters");
+    int two = arch_on(f, ARCH_TWO_ROPES), rc;
+    double partial = f->partial > 0 ? f->partial : 1.0, dims;
+    struct arch_rope *full = &a->rope[ARCH_ATTN_FULL], *local = &a->rope[ARCH_ATTN_SLIDING];
+
+    if ((rc = arch_positive(root, "rope_theta", f->theta > 0 ? f->theta : 10000.0, &full->theta,
+                            e)) ||
+        (rc = arch_positive(root, "rope_local_base_freq", 10000.0, &local->theta, e)) ||
+        (rc = arch_positive(root, "partial_rotary_factor", partial, &partial, e))) {
+        return rc;
+    }
+    if (partial != 1.0 && !arch_on(f, ARCH_PARTIAL)) {
+        return arch_refuse("partial_rotary_factor", arch_get(root, "partial_rotary_factor"), "1.0",
+                           e);
+    }
+    if (scaling &&
+        (rc = arch_rope_object(scaling, "rope_scaling", root, f, a, full, &partial, e))) {
+        return rc;
+    }
+    if (params) {
+        rc = two ? arch_rope_nested(params, root, f, a, &partial, e)
+                 : arch_rope_object(params, "rope_parameters", root, f, a, full, &partial, e);
+    }
+    if (rc == STATUS_OK && !two) {
+        *local = *full;
+    }
+    dims = a->head_dim * partial;
+    if (rc == STATUS_OK && (partial > 1.0 || (int)dims < 2 || (int)dims % 2 != 0)) {
+        rc = ERR(e, STATUS_FORMAT,
+                 "config.json: partial_rotary_factor %g of head_dim %d is no even number of "
+                 "dimensions from 2 to all",
+                 partial, a->head_dim);
+    }
+    a->rot = (int)dims;
+    return rc;
+}
+
+/* ---- layers ---- */
+
+static int arch_row(const json_t *root, const struct arch_family **out, struct arch *a,
+                    struct err *e)
+{
+    const json_t *v = arch_get(root, "model_type");
+    const char *name = json_string_value(v);
+    const struct arch_family *f = arch_find(name);
+    char text[64];
+
+    if (!v) {
+        return ERR(e, STATUS_FORMAT, "config.json: model_type is missing");
+    }
+    if (!f) {
+        return arch_refuse("model_type", v,
+                           "llama, mistral, qwen2, qwen3, gemma2, gemma3 (text) or glm4", e);
+    }
+    if (f->attn >= ARCH_ATTN_KINDS || f->mlp != ARCH_MLP_DENSE) {
+        return ERR(e, STATUS_UNSUPPORTED,
+                   "config.json: model_type %s has %s%s%s, not supported yet", arch_show(v, text),
+                   f->attn == ARCH_ATTN_LATENT   ? "latent attention"
+                   : f->attn == ARCH_ATTN_LINEAR ? "linear attention"
+                                                 : "",
+                   f->attn >= ARCH_ATTN_KINDS && f->mlp ? " and " : "",
+                   f->mlp ? "mixture-of-experts layers" : "");
+    }
+    snprintf(a->family, sizeof a->family, "%s", name);
+    arch_spelling(a, 0);
+    *out = f;
+    return STATUS_OK;
+}
+
+/* The kind that the family's rule gives layer i. */
+static enum arch_attn arch_layer_kind(const struct arch_family *f, const struct arch *a, int i,
+                                      int every, int from)
+{
+    switch (f->slide) {
+    case ARCH_SLIDE_ALL: return a->window ? ARCH_ATTN_SLIDING : ARCH_ATTN_FULL;
+    case ARCH_SLIDE_LAST: return a->window && i >= from ? ARCH_ATTN_SLIDING : ARCH_ATTN_FULL;
+    case ARCH_SLIDE_MOST: return (i + 1) % every ? ARCH_ATTN_SLIDING : ARCH_ATTN_FULL;
+    default: return ARCH_ATTN_FULL;
+    }
+}
+
+/* layer_types lists the kind of each layer; it may only say what the family can do. */
+static int arch_layer_types(const json_t *root, const struct arch_family *f, struct arch *a,
+                            struct err *e)
+{
+    const json_t *list = arch_get(root, "layer_types");
+    size_t i;
+    json_t *v;
+
+    if (!list) {
+        return STATUS_OK;
+    }
+    if (!json_is_array(list)) {
+        return arch_refuse("layer_types", list, "a list", e);
+    }
+    json_array_foreach(list, i, v)
+    {
+        const char *name = json_string_value(v);
+        int slides = name && strcmp(name, "sliding_attention") == 0;
+        if (!slides && (!name || strcmp(name, "full_attention") != 0)) {
+            return arch_refuse("layer_types", v, "full_attention or sliding_attention", e);
+        }
+        if ((int)i >= a->n_layers) {
+            break;
+        }
+        if (slides != (a->attn[i] == ARCH_ATTN_SLIDING) &&
+            (f->slide == ARCH_SLIDE_NEVER || f->slide == ARCH_SLIDE_ALL)) {
+            return arch_refuse("layer_types", v,
+                               f->slide == ARCH_SLIDE_NEVER ? "\"full_attention\""
+                                                            : "what sliding_window says",
+                               e);
+        }
+        a->attn[i] = slides ? ARCH_ATTN_SLIDING : ARCH_ATTN_FULL;
+    }
+    return STATUS_OK;
+}
+
+static int arch_layers(const json_t *root, const struct arch_family *f, struct arch *a,
+                       struct err *e)
+{
+    const json_t *v = json_object_get(root, "sliding_window");
+    int on = 1, every = 1, from = 0, slides = 0, rc = STATUS_OK;
+
+    if (f->slide == ARCH_SLIDE_LAST) {
+        rc = arch_bool(root, "use_sliding_window", 0, &on, e);
+    } else {
+        rc = arch_must_be_false(root, "use_sliding_window", e);
+    }
+    if (rc == STATUS_OK && f->slide != ARCH_SLIDE_NEVER && on && !json_is_null(v)) {
+        rc = arch_int(root, "sliding_window", 1, INT_MAX, f->window, &a->window, e);
+    }
+    if (rc ||
+        (rc = arch_int(root, "sliding_window_pattern", 1, INT_MAX,
+                       f->slide_every ? f->slide_every : 1, &every, e)) ||
+        (rc = arch_int(root, "max_window_layers", 0, INT_MAX, 28, &from, e))) {
+        return rc;
+    }
+    for (int i = 0; i < a->n_layers; i++) {
+        a->attn[i] = (uint8_t)arch_layer_kind(f, a, i, every, from);
+    }
+    rc = arch_layer_types(root, f, a, e);
+    for (int i = 0; i < a->n_layers; i++) {
+        slides |= a->attn[i] == ARCH_ATTN_SLIDING;
+    }
+    if (rc == STATUS_OK && slides && !a->window) {
+        rc = ERR(e, STATUS_FORMAT, "config.json: layers slide, but sliding_window is not set");
+    }
+    return rc;
+}
+
+/* ---- switches ---- */
+
+static int arch_biases(const json_t *root, const struct arch_family *f, struct arch *a,
+                       struct err *e)
+{
+    int on = f->bias == ARCH_BIAS_KEY_QKV, rc = STATUS_OK;
+
+    if (f->bias == ARCH_BIAS_NEVER) {
+        rc = arch_must_be_false(root, "attention_bias", e);
+    } else {
+        rc = arch_bool(root, "attention_bias", on, &on, e);
+    }
+    a->qkv_bias = f->bias == ARCH_BIAS_QKV || (f->bias != ARCH_BIAS_NEVER && on);
+    a->o_bias = f->bias == ARCH_BIAS_KEY_QKVO && on;
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    return arch_on(f, ARCH_MLP_BIAS) ? arch_bool(root, "mlp_bias", 0, &a->mlp_bias, e)
+                                     : arch_must_be_false(root, "mlp_bias", e);
+}
+
+static int arch_softcap(const json_t *root, const char *key, int known, double def, float *out,
+                        struct err *e)
+{
+    double cap = 0;
+    int rc;
+
+    if (!known) {
+        return arch_get(root, key) ? arch_refuse(key, arch_get(root, key), "null", e) : STATUS_OK;
+    }
+    if (json_is_null(json_object_get(root, key))) { /* null switches off what is on by default */
+        return STATUS_OK;
+    }
+    rc = arch_positive(root, key, def, &cap, e);
+    *out = (float)cap;
+    return rc;
+}
+
+static int arch_switches(const json_t *root, const struct arch_family *f, struct arch *a,
+                         struct err *e)
+{
+    const char *key = arch_on(f, ARCH_GELU) ? "hidden_activation" : "hidden_act";
+    const char *want = arch_on(f, ARCH_GELU) ? "gelu_pytorch_tanh" : "silu";
+    const json_t *v = arch_get(root, key);
+    double dim = a->head_dim;
+    int rc;
+
+    if (v && (!json_is_string(v) || strcmp(json_string_value(v), want) != 0)) {
+        return arch_refuse(key, v, want, e);
+    }
+    v = arch_get(root, "quantization_config");
+    if (v) {
+        return ERR(e, STATUS_UNSUPPORTED,
+                   "config.json: quantization_config is set (quant_method %s); give the model in "
+                   "bf16, f16 or f32",
+                   json_is_string(json_object_get(v, "quant_method"))
+                       ? json_string_value(json_object_get(v, "quant_method"))
+                       : "unknown");
+    }
+    a->act = arch_on(f, ARCH_GELU) ? ACT_GELU_TANH : ACT_SILU;
+    a->norm_plus_one = arch_on(f, ARCH_PLUS_ONE);
+    a->qk_norm = arch_on(f, ARCH_QK_NORM);
+    a->post_norms = f->attn_post != NULL;
+    a->fused_gate_up = arch_on(f, ARCH_FUSED);
+    a->embed_scale = arch_on(f, ARCH_SCALED_EMBED);
+    a->interleaved = arch_on(f, ARCH_INTERLEAVED);
+    if ((rc = arch_must_be_false(root, "use_bidirectional_attention", e)) ||
+        (rc = arch_biases(root, f, a, e)) ||
+        (rc = arch_softcap(root, "attn_logit_softcapping", arch_on(f, ARCH_ATTN_SOFTCAP),
+                           f->attn_softcap, &a->attn_softcap, e)) ||
+        (rc = arch_softcap(root, "final_logit_softcapping", arch_on(f, ARCH_FINAL_SOFTCAP),
+                           f->final_softcap, &a->final_softcap, e)) ||
+        (rc = arch_on(f, ARCH_QUERY_SCALAR)
+                  ? arch_positive(root, "query_pre_attn_scalar", 256, &dim, e)
+                  : STATUS_OK)) {
+        return rc;
+    }
+    a->score_dim = (float)dim;
+    return STATUS_OK;
+}
+
+/* ---- sizes, tokens ---- */
 
 /* One id or a list of ids; appends each once. */
 static int arch_eos(const json_t *v, const char *file, struct arch *a, struct err *e)
@@ -183,89 +666,27 @@ static int arch_eos(const json_t *v, const char *file, struct arch *a, struct er
     return STATUS_OK;
 }
 
-static int arch_family(const json_t *root, struct arch *a, struct err *e)
-{
-    static const char *const families[] = {"llama", "qwen2", "qwen3"};
-    const json_t *v = arch_get(root, "model_type");
-    const char *name = json_string_value(v);
-
-    if (!v) {
-        return ERR(e, STATUS_FORMAT, "config.json: model_type is missing");
-    }
-    for (int i = 0; i < 3; i++) {
-        if (name && strcmp(name, families[i]) == 0) {
-            snprintf(a->family, sizeof a->family, "%s", name);
-            a->qkv_bias = i == 1;
-            a->qk_norm = i == 2;
-            return STATUS_OK;
-        }
-    }
-    return arch_refuse("model_type", v, "llama, qwen2 or qwen3", e);
-}
-
-/* layer_types lists the kind of attention of each layer in transformers 5. */
-static int arch_layer_types(const json_t *root, struct err *e)
-{
-    const json_t *list = arch_get(root, "layer_types");
-    size_t i;
-    json_t *v;
-
-    if (list && !json_is_array(list)) {
-        return arch_refuse("layer_types", list, "a list", e);
-    }
-    json_array_foreach(list, i, v)
-    {
-        if (!json_is_string(v) || strcmp(json_string_value(v), "full_attention") != 0) {
-            return arch_refuse("layer_types", v, "\"full_attention\"", e);
-        }
-    }
-    return STATUS_OK;
-}
-
-/* Everything that would change the computation and that we do not compute. */
-static int arch_refusals(const json_t *root, struct err *e)
-{
-    static const char *const off[] = {"attention_bias", "mlp_bias", "use_sliding_window"};
-    const json_t *v = arch_get(root, "hidden_act");
-    int rc = STATUS_OK;
-
-    if (v && (!json_is_string(v) || strcmp(json_string_value(v), "silu") != 0)) {
-        return arch_refuse("hidden_act", v, "\"silu\"", e);
-    }
-    v = arch_get(root, "quantization_config");
-    if (v) {
-        return ERR(e, STATUS_UNSUPPORTED,
-                   "config.json: quantization_config is set (quant_method %s); give the model in "
-                   "bf16, f16 or f32",
-                   json_is_string(json_object_get(v, "quant_method"))
-                       ? json_string_value(json_object_get(v, "quant_method"))
-                       : "unknown");
-    }
-    for (int i = 0; i < 3 && rc == STATUS_OK; i++) {
-        rc = arch_must_be_false(root, off[i], e);
-    }
-    return rc == STATUS_OK ? arch_layer_types(root, e) : rc;
-}
-
-static int arch_sizes(const json_t *root, struct arch *a, struct err *e)
+static int arch_sizes(const json_t *root, const struct arch_family *f, struct arch *a,
+                      struct err *e)
 {
     int rc, def;
     double eps = 0;
 
     if ((rc = arch_int(root, "num_hidden_layers", 1, ARCH_MAX_LAYERS, 0, &a->n_layers, e)) ||
         (rc = arch_int(root, "hidden_size", 1, ARCH_MAX_DIM, 0, &a->hidden, e)) ||
-        (rc = arch_int(root, "num_attention_heads", 1, 1 << 16, 0, &a->n_heads, e)) ||
-        (rc = arch_int(root, "num_key_value_heads", 1, 1 << 16, a->n_heads, &a->n_kv_heads, e)) ||
+        (rc = arch_int(root, "num_attention_heads", 1, 1 << 16, f->heads, &a->n_heads, e)) ||
+        (rc = arch_int(root, "num_key_value_heads", 1, 1 << 16,
+                       f->kv_heads ? f->kv_heads : a->n_heads, &a->n_kv_heads, e)) ||
         (rc = arch_int(root, "intermediate_size", 1, ARCH_MAX_DIM, 0, &a->intermediate, e)) ||
-        (rc = arch_int(root, "vocab_size", 1, ARCH_MAX_DIM, 0, &a->vocab, e)) ||
-        (rc = arch_int(root, "max_position_embeddings", 1, INT_MAX, 0, &a->max_positions, e)) ||
-        (rc = arch_positive(root, "rms_norm_eps", 1e-6, &eps, e))) {
+        (rc = arch_int(root, "vocab_size", 1, ARCH_MAX_DIM, f->vocab, &a->vocab, e)) ||
+        (rc = arch_int(root, "max_position_embeddings", 1, INT_MAX, f->positions, &a->max_positions,
+                       e)) ||
+        (rc = arch_positive(root, "rms_norm_eps", f->rms_eps > 0 ? f->rms_eps : 1e-6, &eps, e))) {
         return rc;
     }
     a->rms_eps = (float)eps;
-    /* transformers' own defaults: Qwen3 has 128, the others divide the hidden size. */
-    def = a->qk_norm ? 128 : a->hidden / a->n_heads;
-    if (!arch_get(root, "head_dim") && !a->qk_norm && a->hidden % a->n_heads != 0) {
+    def = f->head_dim ? f->head_dim : a->hidden / a->n_heads;
+    if (!arch_get(root, "head_dim") && !f->head_dim && a->hidden % a->n_heads != 0) {
         return ERR(e, STATUS_FORMAT,
                    "config.json: hidden_size %d is not a multiple of num_attention_heads %d",
                    a->hidden, a->n_heads);
@@ -310,24 +731,45 @@ static int arch_load(const char *text, const char *file, json_t **out, struct er
     return STATUS_OK;
 }
 
+/* The object that has the text model's keys. */
+static int arch_section(const json_t *root, const struct arch_family *f, const json_t **out,
+                        struct err *e)
+{
+    *out = f->section ? arch_get(root, f->section) : root;
+    if (f->section && !json_is_object(*out)) {
+        return ERR(e, STATUS_FORMAT, "config.json: %s is missing or no object", f->section);
+    }
+    return STATUS_OK;
+}
+
+/* A key of the text model, or where it has none, of the whole. */
+static const json_t *arch_either(const json_t *text, const json_t *root, const char *key)
+{
+    return arch_get(text, key) ? text : root;
+}
+
 int arch_parse(const char *config_json, struct arch *a, struct err *e)
 {
+    const struct arch_family *f = NULL;
+    const json_t *text = NULL, *eos;
     struct arch t;
     json_t *root = NULL;
-    const json_t *eos;
     int rc = arch_load(config_json, "config.json", &root, e);
 
     memset(&t, 0, sizeof t);
     if (rc != STATUS_OK) {
         return rc;
     }
-    if ((rc = arch_family(root, &t, e)) || (rc = arch_refusals(root, e)) ||
-        (rc = arch_sizes(root, &t, e)) || (rc = arch_rope(root, &t, e)) ||
-        (rc = arch_bool(root, "tie_word_embeddings", 0, &t.tie_embeddings, e)) ||
-        (rc = arch_bos(root, &t, e))) {
+    if ((rc = arch_row(root, &f, &t, e)) || (rc = arch_section(root, f, &text, e)) ||
+        (rc = arch_sizes(text, f, &t, e)) || (rc = arch_switches(text, f, &t, e)) ||
+        (rc = arch_layers(text, f, &t, e)) || (rc = arch_ropes(text, f, &t, e)) ||
+        (rc = arch_bool(arch_either(text, root, "tie_word_embeddings"), "tie_word_embeddings",
+                        arch_on(f, ARCH_TIED), &t.tie_embeddings, e)) ||
+        (rc = arch_bos(arch_either(text, root, "bos_token_id"), &t, e))) {
         goto out;
     }
-    eos = arch_get(root, "eos_token_id");
+    /* a whole model's own list wins over its text part's */
+    eos = arch_get(arch_either(root, text, "eos_token_id"), "eos_token_id");
     if (eos) {
         rc = arch_eos(eos, "config.json", &t, e);
     }

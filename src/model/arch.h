@@ -1,16 +1,87 @@
 /* The shape of a model, read from config.json (or GGUF metadata), as data: one struct for every
- * dense family, with named switches for what differs. No family has a forward pass of its own. */
+ * family, with named switches for what differs. A family is one row of a table in arch.c; no family
+ * has a forward pass of its own. */
 #ifndef MODEL_ARCH_H
 #define MODEL_ARCH_H
 
 #include <stdint.h>
 
+#include "num/device.h"
+
 struct err;
 
-#define ARCH_MAX_EOS 8
+#define ARCH_MAX_EOS    8
+#define ARCH_MAX_LAYERS 512
+
+/* What a layer does to let tokens see each other. Kinds below ARCH_ATTN_KINDS are computed; the
+ * others have a name so that a model of theirs is refused by it. */
+enum arch_attn {
+    ARCH_ATTN_FULL,
+    ARCH_ATTN_SLIDING, /* only the last `window` positions */
+    ARCH_ATTN_KINDS,
+    ARCH_ATTN_LATENT = ARCH_ATTN_KINDS, /* keys and values from a low-rank latent */
+    ARCH_ATTN_LINEAR,                   /* gated linear attention: a recurrent state */
+};
+
+enum arch_mlp {
+    ARCH_MLP_DENSE,
+    ARCH_MLP_EXPERTS, /* routed experts beside shared ones; not computed */
+};
+
+enum arch_rope_kind {
+    ARCH_ROPE_DEFAULT,
+    ARCH_ROPE_LINEAR,
+    ARCH_ROPE_DYNAMIC,
+    ARCH_ROPE_LLAMA3,
+    ARCH_ROPE_YARN,
+};
+
+/* How positions become angles; model/ropes.h computes it. What a kind does not use is 0. */
+struct arch_rope {
+    enum arch_rope_kind kind;
+    int original; /* positions the model was first trained on: llama3, yarn, dynamic */
+    int truncate; /* yarn: its range of dimensions is cut to whole ones */
+    double theta, factor;
+    double low_freq, high_freq;  /* llama3 */
+    double beta_fast, beta_slow; /* yarn */
+    double attention_factor;     /* yarn: cos and sin are multiplied by it */
+};
+
+/* A layer's tensors by what they do. */
+enum arch_role {
+    ARCH_ATTN_NORM, /* before attention */
+    ARCH_Q,
+    ARCH_K,
+    ARCH_V,
+    ARCH_O,
+    ARCH_Q_BIAS,
+    ARCH_K_BIAS,
+    ARCH_V_BIAS,
+    ARCH_O_BIAS,
+    ARCH_Q_NORM,
+    ARCH_K_NORM,
+    ARCH_ATTN_POST, /* norm of attention's output, before the residual is added */
+    ARCH_MLP_NORM,
+    ARCH_GATE,
+    ARCH_UP,
+    ARCH_GATE_UP, /* both in one tensor */
+    ARCH_DOWN,
+    ARCH_GATE_BIAS,
+    ARCH_UP_BIAS,
+    ARCH_DOWN_BIAS,
+    ARCH_MLP_POST,
+    ARCH_ROLES
+};
+
+struct arch_tensor {
+    const char *tail; /* Hugging Face's name behind "<prefix>layers.<i>." */
+    int rows, cols;   /* cols 0: a vector of rows values */
+};
 
 struct arch {
-    char family[32]; /* config.json's model_type: "llama", "qwen2", "qwen3" */
+    char family[32]; /* config.json's model_type: "llama", "gemma2" */
+    char prefix[32]; /* of its tensors' names: "model." */
+    char head[48];   /* the output layer's name */
     int n_layers;
     int hidden;
     int n_heads;
@@ -20,21 +91,49 @@ struct arch {
     int vocab;         /* rows of the embedding: the real vocabulary, no padding */
     int max_positions; /* longest sequence the model was made for */
     float rms_eps;
-    double rope_theta;
     int tie_embeddings; /* 1: lm_head shares the embedding's weight */
-    int qkv_bias;       /* 1: q, k, v projections have a bias (Qwen2) */
-    int qk_norm;        /* 1: RMS norm on each head of q and k before rope (Qwen3) */
-    int bos_id;         /* -1 when there is none */
+
+    enum act act;
+    int norm_plus_one;   /* norms multiply by 1 + w */
+    int qk_norm;         /* RMS norm on each head of q and k before rope */
+    int post_norms;      /* norms of attention's and the MLP's output, too */
+    int qkv_bias;        /* the projections have a bias: q, k, v; */
+    int o_bias;          /* attention's output; */
+    int mlp_bias;        /* gate, up and down */
+    int fused_gate_up;   /* gate and up are one tensor of the file */
+    int embed_scale;     /* embeddings are multiplied by sqrt(hidden) */
+    float score_dim;     /* scores are divided by its root: head_dim, or query_pre_attn_scalar */
+    float attn_softcap;  /* of scores; 0: none */
+    float final_softcap; /* of logits; 0: none */
+
+    int rot;         /* leading dimensions of a head that rope turns */
+    int interleaved; /* rope pairs are neighbours */
+    int window;      /* of sliding layers */
+    struct arch_rope rope[ARCH_ATTN_KINDS];
+    uint8_t attn[ARCH_MAX_LAYERS]; /* enum arch_attn of each layer */
+
+    /* For layer kinds to come; all 0 in a model that is accepted. */
+    enum arch_mlp mlp;
+    int n_experts, experts_per_token, n_shared_experts;
+    int kv_latent, q_latent; /* ranks of latent attention */
+
+    int bos_id; /* -1 when there is none */
     int n_eos;
     int eos_id[ARCH_MAX_EOS]; /* tokens that end a turn: generation_config.json, else config.json */
 };
 
-/* Fills `a` from config.json's text. Refuses, naming the key, what we do not compute: rope scaling,
- * sliding windows in use, other activations, other families. */
+/* Fills `a` from config.json's text. Refuses, naming the key, what we do not compute. */
 int arch_parse(const char *config_json, struct arch *a, struct err *e);
 
 /* Takes the tokens that end a turn from generation_config.json's text, which wins over config.json;
  * without eos_token_id there, `a` stays as it is. */
 int arch_merge_generation(const char *generation_config_json, struct arch *a, struct err *e);
+
+/* The tensors that a layer of this model has; a role it has not is left with tail NULL. */
+void arch_layer_tensors(const struct arch *a, struct arch_tensor t[ARCH_ROLES]);
+
+/* Names that the family's files use: the i-th spelling of prefix and output layer, into `a`.
+ * Returns 0 when there is no i-th. The 0th is what arch_parse sets. */
+int arch_spelling(struct arch *a, int i);
 
 #endif

@@ -14,7 +14,7 @@ struct backward_shape {
     int64_t rows, cols;
 };
 
-#define BACKWARD_TENSORS 12
+#define BACKWARD_TENSORS 13
 static void backward_shapes(const struct weights *w, int n, int logit_rows,
                             struct backward_shape *s)
 {
@@ -34,6 +34,7 @@ static void backward_shapes(const struct weights *w, int n, int logit_rows,
         {offsetof(struct backward, dqkv), half, n, q + 2 * kv},
         {offsetof(struct backward, dq), DTYPE_F32, n, q},
         {offsetof(struct backward, dkv), DTYPE_F32, n, 2 * kv},
+        {offsetof(struct backward, dout), DTYPE_F32, n, a->post_norms ? a->hidden : 0},
     };
     memcpy(s, t, sizeof t);
 }
@@ -70,7 +71,10 @@ int backward_open(struct forward *f, int logit_rows, struct backward **out, stru
     b->ent = mem_alloc(sizeof(float) * (size_t)f->max_rows);
     backward_shapes(w, f->max_rows, logit_rows, s);
     for (int i = 0; rc == STATUS_OK && i < BACKWARD_TENSORS; i++) {
-        rc = device_tensor(w->dev, backward_tensor(b, &s[i]), s[i].dtype, s[i].rows, s[i].cols, e);
+        if (s[i].cols) {
+            rc = device_tensor(w->dev, backward_tensor(b, &s[i]), s[i].dtype, s[i].rows, s[i].cols,
+                               e);
+        }
     }
     for (int i = 0; rc == STATUS_OK && i < w->nparams; i++) {
         rc = device_tensor(w->dev, &b->grad[i], DTYPE_I64, w->params[i].rows, w->params[i].cols, e);
@@ -202,6 +206,28 @@ static void backward_output(struct backward *b, const struct backward_req *r)
     }
 }
 
+/* dy = the gradient of a linear layer's output, from dh behind the residual and, when the model has
+ * one, the norm of that output. Adds the gradients of that norm's weight and of the bias. */
+static void backward_out(struct backward *b, const struct param *post, const struct param *bias,
+                         const struct tensor *out, const struct tensor *rstd,
+                         const struct leaf_rows *leaves, struct tensor *dy)
+{
+    struct device *d = b->f->w->dev;
+    const struct norm norm = forward_norm(&b->f->w->arch, post);
+    struct tensor dh = tensor_rows(&b->dh, 0, dy->rows);
+
+    d->ops->convert(d, &dh, dy);
+    if (post) {
+        struct tensor dout = tensor_rows(&b->dout, 0, dy->rows);
+        device_zero(&dout);
+        d->ops->rmsnorm_bwd(d, dy, out, &norm, rstd, leaves, &dout, grad_of(b, post));
+        d->ops->convert(d, &dout, dy);
+    }
+    if (bias) {
+        d->ops->bias_dw(d, dy, leaves, grad_of(b, bias));
+    }
+}
+
 static void backward_layer(struct backward *b, int i, const struct rows *rows,
                            const struct kv_store *kv, const struct leaf_rows *leaves)
 {
@@ -214,6 +240,7 @@ static void backward_layer(struct backward *b, int i, const struct rows *rows,
     const struct norm n2 = forward_norm(&f->w->arch, p->mlp_norm);
     const struct norm qn = forward_norm(&f->w->arch, p->q_norm);
     const struct norm kn = forward_norm(&f->w->arch, p->k_norm);
+    const struct attn_shape *shape = &f->shape[f->w->arch.attn[i]];
     int n = rows->n;
     struct tensor dh = tensor_rows(&b->dh, 0, n), dy = tensor_rows(&b->dy16, 0, n);
     struct tensor dx = tensor_rows(&b->dx16, 0, n), dact = tensor_rows(&b->dact, 0, n);
@@ -221,25 +248,28 @@ static void backward_layer(struct backward *b, int i, const struct rows *rows,
     struct tensor dqkv = tensor_rows(&b->dqkv, 0, n), dq = tensor_rows(&b->dq, 0, n);
     struct tensor dkv = tensor_rows(&b->dkv, 0, n);
 
-    for (struct tensor *t = &l.h_in; t <= &l.act; t++) {
-        *t = tensor_rows(t, 0, n);
+    for (struct tensor *t = &l.h_in; t <= &l.rstd4; t++) {
+        t->rows = n;
     }
     /* mlp */
-    op->convert(d, &dh, &dy);
+    backward_out(b, p->mlp_post, p->down.bias, &l.mlp_out, &l.rstd4, leaves, &dy);
     op->linear_dx(d, &dy, &p->down.w->view, &dact);
     op->linear_dw(d, &dy, &l.act, leaves, grad_of(b, p->down.w));
-    op->glu_bwd(d, &dact, &l.gu, ACT_SILU, &dgu);
+    op->glu_bwd(d, &dact, &l.gu, f->w->arch.act, &dgu);
+    if (p->gate_up.bias) {
+        op->bias_dw(d, &dgu, leaves, grad_of(b, p->gate_up.bias));
+    }
     op->linear_dx(d, &dgu, &p->gate_up.w->view, &dx);
     op->linear_dw(d, &dgu, &l.x2, leaves, grad_of(b, p->gate_up.w));
     op->rmsnorm_bwd(d, &dx, &l.h_mid, &n2, &l.rstd2, leaves, &dh, grad_of(b, p->mlp_norm));
     /* attention */
-    op->convert(d, &dh, &dy);
+    backward_out(b, p->attn_post, p->o.bias, &l.attn_out, &l.rstd3, leaves, &dy);
     op->linear_dx(d, &dy, &p->o.w->view, &dattn);
     op->linear_dw(d, &dy, &l.attn, leaves, grad_of(b, p->o.w));
-    op->attn_bwd(d, &dattn, &l.q, &l.attn, &l.lse, kv, i, &f->shape, rows, &dq, &dkv);
+    op->attn_bwd(d, &dattn, &l.q, &l.attn, &l.lse, kv, i, shape, rows, &dq, &dkv);
     op->rope_kv_bwd(d, &dq, &dkv, &l.qkv, p->q_norm ? &qn : NULL, p->k_norm ? &kn : NULL,
-                    &f->w->rope_cos, &f->w->rope_sin, &f->shape, rows, leaves, &dqkv,
-                    grad_of(b, p->q_norm), grad_of(b, p->k_norm));
+                    &p->rope->cos, &p->rope->sin, shape, rows, leaves, &dqkv, grad_of(b, p->q_norm),
+                    grad_of(b, p->k_norm));
     op->linear_dx(d, &dqkv, &p->qkv.w->view, &dx);
     op->linear_dw(d, &dqkv, &l.x1, leaves, grad_of(b, p->qkv.w));
     if (p->qkv.bias) {
@@ -269,5 +299,5 @@ void backward_run(struct backward *b, const struct rows *rows, const int32_t *to
     for (int i = f->w->arch.n_layers - 1; i >= 0; i--) {
         backward_layer(b, i, rows, kv, leaves);
     }
-    op->embed_bwd(d, &dh, tokens, 1.0f, grad_of(b, f->w->embed));
+    op->embed_bwd(d, &dh, tokens, forward_embed_scale(f->w), grad_of(b, f->w->embed));
 }

@@ -37,6 +37,7 @@ struct backward {
     struct tensor logits, dlogits;        /* (logit_rows, V) f32, bf16 */
     float *max, *logz, *ent;              /* (max_rows) statistics of the last backward_logp */
     struct tensor dh, dy16, dpick, dx16;  /* (n, H) f32, bf16; (n, H) bf16; (n, H) bf16 */
+    struct tensor dout;                   /* (n, H) f32, behind norms of outputs; else empty */
     struct tensor dact, dgu, dattn, dqkv; /* bf16 */
     struct tensor dq, dkv;                /* f32 */
 };

@@ -14,15 +14,17 @@ struct forward_shape {
     int f32;
 };
 
-/* Tensors of a layer in the order of struct forward_layer. */
-#define FORWARD_TENSORS 12
+/* Tensors of a layer in the order of struct forward_layer; cols 0: none. */
+#define FORWARD_TENSORS 16
 static void forward_shapes(const struct arch *a, struct forward_shape s[FORWARD_TENSORS])
 {
     int64_t h = a->hidden, q = (int64_t)a->n_heads * a->head_dim;
     int64_t kv = (int64_t)a->n_kv_heads * a->head_dim, i = a->intermediate;
+    int64_t post = a->post_norms ? h : 0, one = a->post_norms;
     const struct forward_shape t[FORWARD_TENSORS] = {
-        {h, 0},          {h, 0}, {1, 1}, {q + 2 * kv, 0}, {q, 0},     {q, 0},
-        {a->n_heads, 1}, {h, 0}, {h, 0}, {1, 1},          {2 * i, 0}, {i, 0}};
+        {h, 0},          {h, 0},   {1, 1},    {q + 2 * kv, 0}, {q, 0},     {q, 0},
+        {a->n_heads, 1}, {h, 0},   {h, 0},    {1, 1},          {2 * i, 0}, {i, 0},
+        {post, 0},       {one, 1}, {post, 0}, {one, 1}};
     memcpy(s, t, sizeof t);
 }
 
@@ -50,16 +52,24 @@ int forward_open(struct weights *w, int max_rows, int keep, struct forward **out
     f->max_rows = max_rows;
     f->keep = keep;
     f->layers = mem_alloc(sizeof *f->layers * (size_t)sets);
-    f->shape.n_heads = a->n_heads;
-    f->shape.n_kv_heads = a->n_kv_heads;
-    f->shape.head_dim = a->head_dim;
-    f->shape.scale = 1.0f / sqrtf((float)a->head_dim);
-    f->shape.rot = a->head_dim;
+    for (int k = 0; k < ARCH_ATTN_KINDS; k++) {
+        f->shape[k] = (struct attn_shape){.n_heads = a->n_heads,
+                                          .n_kv_heads = a->n_kv_heads,
+                                          .head_dim = a->head_dim,
+                                          .scale = 1.0f / sqrtf(a->score_dim),
+                                          .window = k == ARCH_ATTN_SLIDING ? a->window : 0,
+                                          .softcap = a->attn_softcap,
+                                          .rot = a->rot,
+                                          .interleaved = a->interleaved};
+    }
     forward_shapes(a, s);
     for (int l = 0; rc == STATUS_OK && l < sets; l++) {
         struct tensor *t = &f->layers[l].h_in;
         for (int i = 0; rc == STATUS_OK && i < FORWARD_TENSORS; i++) {
-            rc = device_tensor(w->dev, &t[i], s[i].f32 ? DTYPE_F32 : half, max_rows, s[i].cols, e);
+            if (s[i].cols) {
+                rc = device_tensor(w->dev, &t[i], s[i].f32 ? DTYPE_F32 : half, max_rows, s[i].cols,
+                                   e);
+            }
         }
     }
     if (rc == STATUS_OK) {
@@ -120,7 +130,30 @@ static const struct tensor *vector_of(const struct param *p)
 
 struct norm forward_norm(const struct arch *a, const struct param *p)
 {
-    return (struct norm){p ? &p->w16 : NULL, a->rms_eps, 0};
+    return (struct norm){p ? &p->w16 : NULL, a->rms_eps, a->norm_plus_one};
+}
+
+/* Rounded as the embeddings are: transformers keeps the factor in their type. */
+float forward_embed_scale(const struct weights *w)
+{
+    float s = w->arch.embed_scale ? sqrtf((float)w->arch.hidden) : 1.0f;
+    return w->dev->plan.f32 ? s : dtype_from_bf16(dtype_to_bf16(s));
+}
+
+/* y = residual + the layer's output x W^T, through a norm of its own when the model has one. */
+static void forward_output(struct forward *f, const struct tensor *x, const struct linear *w,
+                           const struct param *post, const struct tensor *residual,
+                           struct tensor *out, struct tensor *rstd, struct tensor *y)
+{
+    struct device *d = f->w->dev;
+    const struct norm norm = forward_norm(&f->w->arch, post);
+
+    if (post) {
+        d->ops->linear(d, x, &w->w->view, vector_of(w->bias), NULL, out);
+        d->ops->rmsnorm(d, out, &norm, residual, y, rstd);
+    } else {
+        d->ops->linear(d, x, &w->w->view, vector_of(w->bias), residual, y);
+    }
 }
 
 void forward_run(struct forward *f, const struct rows *rows, const int32_t *tokens,
@@ -142,24 +175,25 @@ void forward_run(struct forward *f, const struct rows *rows, const int32_t *toke
         const struct norm n2 = forward_norm(&w->arch, p->mlp_norm);
         const struct norm qn = forward_norm(&w->arch, p->q_norm);
         const struct norm kn = forward_norm(&w->arch, p->k_norm);
+        const struct attn_shape *shape = &f->shape[w->arch.attn[i]];
         struct forward_layer l = forward_rows(&f->layers[f->keep ? i : 0], n);
         struct tensor next = f->keep && i + 1 < w->arch.n_layers
                                  ? tensor_rows(&f->layers[i + 1].h_in, 0, n)
                              : i + 1 < w->arch.n_layers ? l.h_in
                                                         : out;
         if (i == 0) {
-            op->embed(d, &w->embed->w16, tokens, 1.0f, &l.h_in);
+            op->embed(d, &w->embed->w16, tokens, forward_embed_scale(w), &l.h_in);
         }
         op->rmsnorm(d, &l.h_in, &n1, NULL, &l.x1, &l.rstd1);
         op->linear(d, &l.x1, &p->qkv.w->view, vector_of(p->qkv.bias), NULL, &l.qkv);
-        op->rope_kv(d, &l.qkv, p->q_norm ? &qn : NULL, p->k_norm ? &kn : NULL, &w->rope_cos,
-                    &w->rope_sin, &f->shape, rows, kv, i, &l.q);
-        op->attn(d, &l.q, kv, i, &f->shape, rows, &l.attn, f->keep ? &l.lse : NULL);
-        op->linear(d, &l.attn, &p->o.w->view, NULL, &l.h_in, &l.h_mid);
+        op->rope_kv(d, &l.qkv, p->q_norm ? &qn : NULL, p->k_norm ? &kn : NULL, &p->rope->cos,
+                    &p->rope->sin, shape, rows, kv, i, &l.q);
+        op->attn(d, &l.q, kv, i, shape, rows, &l.attn, f->keep ? &l.lse : NULL);
+        forward_output(f, &l.attn, &p->o, p->attn_post, &l.h_in, &l.attn_out, &l.rstd3, &l.h_mid);
         op->rmsnorm(d, &l.h_mid, &n2, NULL, &l.x2, &l.rstd2);
-        op->linear(d, &l.x2, &p->gate_up.w->view, NULL, NULL, &l.gu);
-        op->glu(d, &l.gu, ACT_SILU, &l.act);
-        op->linear(d, &l.act, &p->down.w->view, NULL, &l.h_mid, &next);
+        op->linear(d, &l.x2, &p->gate_up.w->view, vector_of(p->gate_up.bias), NULL, &l.gu);
+        op->glu(d, &l.gu, w->arch.act, &l.act);
+        forward_output(f, &l.act, &p->down, p->mlp_post, &l.h_mid, &l.mlp_out, &l.rstd4, &next);
     }
     op->rmsnorm(d, &out, &final, NULL, &last, &rstd);
 }
@@ -175,6 +209,5 @@ void forward_logits(struct forward *f, const int32_t *idx, int n, struct tensor 
 
 struct logit_spec forward_logit_spec(const struct arch *a, float temperature)
 {
-    (void)a;
-    return (struct logit_spec){temperature, 0.0f};
+    return (struct logit_spec){temperature, a->final_softcap};
 }

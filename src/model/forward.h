@@ -24,6 +24,8 @@ struct forward_layer {
     struct tensor attn, lse;       /* (n, heads d) (n, heads) f32 */
     struct tensor h_mid, x2, rstd2;
     struct tensor gu, act; /* (n, 2 I) (n, I) */
+    /* outputs of attention and MLP before their own norms; empty without those */
+    struct tensor attn_out, rstd3, mlp_out, rstd4;
 };
 
 struct forward {
@@ -32,7 +34,7 @@ struct forward {
     struct forward_layer *layers;          /* (n_layers), or one when keep is 0 */
     struct tensor h_out, rstd_out, hidden; /* before and after the last norm */
     struct tensor picked;                  /* rows gathered for the output layer */
-    struct attn_shape shape;
+    struct attn_shape shape[ARCH_ATTN_KINDS];
     int n; /* rows of the last run */
 };
 
@@ -49,6 +51,8 @@ void forward_logits(struct forward *f, const int32_t *idx, int n, struct tensor 
 
 /* A parameter as the norm that it is the weight of. */
 struct norm forward_norm(const struct arch *a, const struct param *p);
+/* What embeddings are multiplied by. */
+float forward_embed_scale(const struct weights *w);
 /* What becomes of the model's logits. */
 struct logit_spec forward_logit_spec(const struct arch *a, float temperature);
 

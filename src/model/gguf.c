@@ -1,6 +1,6 @@
-/* Owns the GGUF container (versions 2 and 3, little-endian) and the dequantisation of its blocks.
- * Everything that comes from the file is bounds-checked at open by one cursor; afterwards views
- * into the map are handed out as they are. */
+/* Owns the GGUF container (versions 2 and 3, little-endian). Everything that comes from the file is
+ * bounds-checked at open by one cursor; afterwards views into the map are handed out as they are.
+ */
 #include "model/gguf.h"
 
 #include <stdio.h>
@@ -10,17 +10,13 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/status.h"
-#include "model/halves_int.h"
-#include "num/dtype.h"
+#include "model/gguf_quant.h"
 
 /* No real file nests arrays deeper than 1, nor has keys or tensors by the million. */
 #define GGUF_MAX_DEPTH   4
 #define GGUF_MAX_KV      65536
 #define GGUF_MAX_TENSORS 1000000
 #define GGUF_MAX_NAME    1024
-#define GGUF_QK          32 /* values of a block of the types we read */
-
-enum { GGUF_T_F32 = 0, GGUF_T_F16 = 1, GGUF_T_Q4_1 = 3, GGUF_T_Q8_0 = 8, GGUF_T_BF16 = 30 };
 
 struct gguf {
     char *path;
@@ -209,15 +205,8 @@ static int gguf_read_kv(struct gguf *g, struct gguf_cur *c, struct gguf_kv *kv, 
 /* Bytes of one row of n values, or 0 when the type cannot be read or n is not whole blocks. */
 static size_t gguf_row_bytes(uint32_t type, int64_t n)
 {
-    size_t k = (size_t)n;
-    switch (type) {
-    case GGUF_T_F32: return k * 4;
-    case GGUF_T_F16:
-    case GGUF_T_BF16: return k * 2;
-    case GGUF_T_Q8_0: return k % GGUF_QK ? 0 : k / GGUF_QK * 34;
-    case GGUF_T_Q4_1: return k % GGUF_QK ? 0 : k / GGUF_QK * 20;
-    default: return 0;
-    }
+    const struct gguf_quant *q = gguf_quant_find(type);
+    return q && n % q->values == 0 ? (size_t)(n / q->values) * (size_t)q->bytes : 0;
 }
 
 static int gguf_read_tensor(struct gguf *g, struct gguf_cur *c, int index, struct err *e)
@@ -453,91 +442,15 @@ int64_t gguf_array_int(const struct gguf_kv *kv, uint64_t i)
 
 /* ---- values ---- */
 
-/* Q4_1: d and m as halves, then 16 bytes; byte j holds value j low and value j + 16 high. A block
- * has only 16 different values, so they are computed once and looked up. */
-static void gguf_q4_1_f32(const uint8_t *restrict p, float *restrict dst, int64_t blocks)
-{
-    for (int64_t b = 0; b < blocks; b++, p += 20, dst += GGUF_QK) {
-        float d = halves_to_f32(halves_load16(p)), m = halves_to_f32(halves_load16(p + 2));
-        float table[16];
-        for (int q = 0; q < 16; q++) {
-            table[q] = d * (float)q + m;
-        }
-        for (int j = 0; j < 16; j++) {
-            dst[j] = table[p[4 + j] & 15];
-            dst[j + 16] = table[p[4 + j] >> 4];
-        }
-    }
-}
-
-/* dtype_to_bf16 for a value known to be no NaN: without the branch the compiler makes vectors. */
-static uint16_t gguf_round(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, 4);
-    return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
-}
-
-/* 1 when the half is infinite or NaN, which makes a block's values NaN too. */
-static int gguf_odd_half(const uint8_t *p)
-{
-    return (p[1] & 0x7c) == 0x7c;
-}
-
-static void gguf_q4_1_bf16(const uint8_t *restrict p, uint16_t *restrict dst, int64_t blocks)
-{
-    for (int64_t b = 0; b < blocks; b++, p += 20, dst += GGUF_QK) {
-        float d = halves_to_f32(halves_load16(p)), m = halves_to_f32(halves_load16(p + 2));
-        uint16_t table[16];
-        for (int q = 0; q < 16; q++) {
-            table[q] = gguf_round(d * (float)q + m);
-        }
-        if (gguf_odd_half(p) || gguf_odd_half(p + 2)) {
-            for (int q = 0; q < 16; q++) {
-                table[q] = dtype_to_bf16(d * (float)q + m);
-            }
-        }
-        for (int j = 0; j < 16; j++) {
-            dst[j] = table[p[4 + j] & 15];
-            dst[j + 16] = table[p[4 + j] >> 4];
-        }
-    }
-}
-
-/* Q8_0: d as a half, then 32 signed bytes. */
-static void gguf_q8_0_f32(const uint8_t *restrict p, float *restrict dst, int64_t blocks)
-{
-    for (int64_t b = 0; b < blocks; b++, p += 34, dst += GGUF_QK) {
-        float d = halves_to_f32(halves_load16(p));
-        for (int j = 0; j < GGUF_QK; j++) {
-            dst[j] = (float)(int8_t)p[2 + j] * d;
-        }
-    }
-}
-
-static void gguf_q8_0_bf16(const uint8_t *restrict p, uint16_t *restrict dst, int64_t blocks)
-{
-    for (int64_t b = 0; b < blocks; b++, p += 34, dst += GGUF_QK) {
-        float d = halves_to_f32(halves_load16(p));
-        for (int j = 0; j < GGUF_QK; j++) {
-            dst[j] = gguf_round((float)(int8_t)p[2 + j] * d);
-        }
-        for (int j = 0; gguf_odd_half(p) && j < GGUF_QK; j++) {
-            dst[j] = dtype_to_bf16((float)(int8_t)p[2 + j] * d);
-        }
-    }
-}
-
 static int gguf_check_rows(const struct gguf_tensor *t, int64_t row0, int64_t nrows, struct err *e)
 {
     int64_t rows = t->count / t->dim[0];
 
     if (!t->readable) {
-        return ERR(
-            e, STATUS_UNSUPPORTED,
-            "tensor %s is %s with rows of %lld; only F32, F16, BF16, Q8_0 and Q4_1 (in whole "
-            "blocks of 32) can be read",
-            t->name, t->type_name, (long long)t->dim[0]);
+        return ERR(e, STATUS_UNSUPPORTED,
+                   "tensor %s is %s with rows of %lld; only " GGUF_QUANT_NAMES
+                   " (in whole blocks) can be read",
+                   t->name, t->type_name, (long long)t->dim[0]);
     }
     if (row0 < 0 || nrows < 0 || row0 > rows || nrows > rows - row0) {
         return ERR(e, STATUS_INPUT, "tensor %s has %lld rows, rows %lld to %lld were asked for",
@@ -550,29 +463,13 @@ int gguf_rows_f32(const struct gguf_tensor *t, int64_t row0, int64_t nrows, floa
                   struct err *e)
 {
     int rc = gguf_check_rows(t, row0, nrows, e);
-    const uint8_t *p;
-    int64_t n;
+    const struct gguf_quant *q;
 
     if (rc != STATUS_OK) {
         return rc;
     }
-    p = t->data + (size_t)row0 * t->row_bytes;
-    n = nrows * t->dim[0];
-    switch (t->type) {
-    case GGUF_T_F32: memcpy(dst, p, (size_t)n * 4); break;
-    case GGUF_T_Q4_1: gguf_q4_1_f32(p, dst, n / GGUF_QK); break;
-    case GGUF_T_Q8_0: gguf_q8_0_f32(p, dst, n / GGUF_QK); break;
-    case GGUF_T_BF16:
-        for (int64_t i = 0; i < n; i++) {
-            dst[i] = dtype_from_bf16(halves_load16(p + 2 * i));
-        }
-        break;
-    default:
-        for (int64_t i = 0; i < n; i++) {
-            dst[i] = halves_to_f32(halves_load16(p + 2 * i));
-        }
-        break;
-    }
+    q = gguf_quant_find(t->type);
+    q->f32(t->data + (size_t)row0 * t->row_bytes, dst, nrows * t->dim[0] / q->values);
     return STATUS_OK;
 }
 
@@ -580,30 +477,12 @@ int gguf_rows_bf16(const struct gguf_tensor *t, int64_t row0, int64_t nrows, uin
                    struct err *e)
 {
     int rc = gguf_check_rows(t, row0, nrows, e);
-    const uint8_t *p;
-    int64_t n;
+    const struct gguf_quant *q;
 
     if (rc != STATUS_OK) {
         return rc;
     }
-    p = t->data + (size_t)row0 * t->row_bytes;
-    n = nrows * t->dim[0];
-    switch (t->type) {
-    case GGUF_T_F32:
-        for (int64_t i = 0; i < n; i++) {
-            float f;
-            memcpy(&f, p + 4 * i, 4);
-            dst[i] = dtype_to_bf16(f);
-        }
-        break;
-    case GGUF_T_Q4_1: gguf_q4_1_bf16(p, dst, n / GGUF_QK); break;
-    case GGUF_T_Q8_0: gguf_q8_0_bf16(p, dst, n / GGUF_QK); break;
-    case GGUF_T_BF16: memcpy(dst, p, (size_t)n * 2); break;
-    default:
-        for (int64_t i = 0; i < n; i++) {
-            dst[i] = dtype_to_bf16(halves_to_f32(halves_load16(p + 2 * i)));
-        }
-        break;
-    }
+    q = gguf_quant_find(t->type);
+    gguf_quant_bf16(q, t->data + (size_t)row0 * t->row_bytes, dst, nrows * t->dim[0] / q->values);
     return STATUS_OK;
 }

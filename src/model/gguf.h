@@ -66,8 +66,7 @@ struct gguf_tensor {
 };
 
 /* Maps and checks the whole file: every string, array and tensor lies inside it. Types that cannot
- * be dequantised (all but F32, F16, BF16, Q8_0 and Q4_1) do not fail here but when they are read.
- */
+ * be dequantised (those not in model/gguf_quant.h) do not fail here but when they are read. */
 int gguf_open(const char *path, struct gguf **out, struct err *e);
 void gguf_close(struct gguf *g); /* NULL is fine */
 

@@ -1,5 +1,5 @@
 /* Owns the parameters of a model: their layout, their packed views, their versions. The layout is
- * derived from struct arch alone, so every dense family passes through the same table. */
+ * derived from struct arch alone, so every family passes through the same code. */
 #include "model/weights.h"
 
 #include <stdio.h>
@@ -7,8 +7,10 @@
 
 #include "base/mem.h"
 #include "base/status.h"
+#include "model/ropes.h"
 #include "model/wfile.h"
-#include "num/vmath.h"
+
+#define WEIGHTS_PER_LAYER 14 /* parameters of a layer with everything */
 
 int weights_default_leaves(const struct arch *a)
 {
@@ -36,71 +38,104 @@ static void weights_part_add(struct param *p, int rows, const char *name)
     p->nparts++;
 }
 
-static void weights_layer_part(struct param *p, int rows, int layer, const char *name)
+/* The tensors of one layer, by role. */
+struct weights_names {
+    struct weights *w;
+    int layer;
+    struct arch_tensor t[ARCH_ROLES];
+};
+
+static void weights_role_part(const struct weights_names *n, struct param *p, enum arch_role role)
 {
     char full[96];
-    snprintf(full, sizeof full, "model.layers.%d.%s", layer, name);
-    weights_part_add(p, rows, full);
+    snprintf(full, sizeof full, "%slayers.%d.%s", n->w->arch.prefix, n->layer, n->t[role].tail);
+    weights_part_add(p, n->t[role].rows, full);
 }
 
-static struct param *weights_vector(struct weights *w, int layer, const char *name, int n)
+/* A matrix of one tensor or several over the same inputs; a role the model lacks is passed over. */
+static struct param *weights_matrix(const struct weights_names *n, const enum arch_role *roles,
+                                    int count)
 {
-    struct param *p = weights_add(w, WEIGHTS_VECTOR, 1, n);
-    weights_layer_part(p, 1, layer, name);
-    return p;
-}
-
-/* A bias is a vector made of the same pieces as its matrix: its parts are column ranges. */
-static struct param *weights_bias(struct weights *w, int layer, const char *const *names,
-                                  const int *len, int n)
-{
-    struct param *p = weights_add(w, WEIGHTS_VECTOR, 1, 0);
-    for (int i = 0; i < n; i++) {
-        weights_layer_part(p, len[i], layer, names[i]);
-        p->cols += len[i];
+    struct param *p = weights_add(n->w, WEIGHTS_LINEAR, 0, 0);
+    for (int i = 0; i < count; i++) {
+        if (n->t[roles[i]].tail) {
+            weights_role_part(n, p, roles[i]);
+            p->rows += n->t[roles[i]].rows;
+            p->cols = n->t[roles[i]].cols;
+        }
     }
     return p;
+}
+
+/* The same of vectors: a bias made of the pieces of its matrix, whose parts are column ranges. NULL
+ * when the model has none. */
+static struct param *weights_vector(const struct weights_names *n, const enum arch_role *roles,
+                                    int count)
+{
+    struct param *p;
+    if (!n->t[roles[0]].tail) {
+        return NULL;
+    }
+    p = weights_add(n->w, WEIGHTS_VECTOR, 1, 0);
+    for (int i = 0; i < count; i++) {
+        weights_role_part(n, p, roles[i]);
+        p->cols += n->t[roles[i]].rows;
+    }
+    return p;
+}
+
+static struct param *weights_norm(const struct weights_names *n, enum arch_role role)
+{
+    return weights_vector(n, &role, 1);
+}
+
+static void weights_layout_layer(struct weights *w, int i)
+{
+    static const enum arch_role qkv[] = {ARCH_Q, ARCH_K, ARCH_V}, o[] = {ARCH_O},
+                                gate_up[] = {ARCH_GATE, ARCH_UP, ARCH_GATE_UP},
+                                down[] = {ARCH_DOWN};
+    static const enum arch_role qkv_bias[] = {ARCH_Q_BIAS, ARCH_K_BIAS, ARCH_V_BIAS},
+                                o_bias[] = {ARCH_O_BIAS},
+                                gate_up_bias[] = {ARCH_GATE_BIAS, ARCH_UP_BIAS},
+                                down_bias[] = {ARCH_DOWN_BIAS};
+    struct weights_layer *l = &w->layers[i];
+    struct weights_names n = {.w = w, .layer = i};
+
+    arch_layer_tensors(&w->arch, n.t);
+    l->attn_norm = weights_norm(&n, ARCH_ATTN_NORM);
+    l->qkv.w = weights_matrix(&n, qkv, 3);
+    l->qkv.bias = weights_vector(&n, qkv_bias, 3);
+    l->q_norm = weights_norm(&n, ARCH_Q_NORM);
+    l->k_norm = weights_norm(&n, ARCH_K_NORM);
+    l->o.w = weights_matrix(&n, o, 1);
+    l->o.bias = weights_vector(&n, o_bias, 1);
+    l->attn_post = weights_norm(&n, ARCH_ATTN_POST);
+    l->mlp_norm = weights_norm(&n, ARCH_MLP_NORM);
+    l->gate_up.w = weights_matrix(&n, gate_up, 3);
+    l->gate_up.bias = weights_vector(&n, gate_up_bias, 2);
+    l->down.w = weights_matrix(&n, down, 1);
+    l->down.bias = weights_vector(&n, down_bias, 1);
+    l->mlp_post = weights_norm(&n, ARCH_MLP_POST);
 }
 
 static void weights_layout(struct weights *w)
 {
     const struct arch *a = &w->arch;
-    int q = a->n_heads * a->head_dim, kv = a->n_kv_heads * a->head_dim, h = a->hidden;
-    static const char *const bias[] = {"self_attn.q_proj.bias", "self_attn.k_proj.bias",
-                                       "self_attn.v_proj.bias"};
-    const int len[] = {q, kv, kv};
+    char name[96];
 
-    w->embed = weights_add(w, WEIGHTS_EMBED, a->vocab, h);
-    weights_part_add(w->embed, a->vocab, "model.embed_tokens.weight");
+    w->embed = weights_add(w, WEIGHTS_EMBED, a->vocab, a->hidden);
+    snprintf(name, sizeof name, "%sembed_tokens.weight", a->prefix);
+    weights_part_add(w->embed, a->vocab, name);
     for (int i = 0; i < a->n_layers; i++) {
-        struct weights_layer *l = &w->layers[i];
-        l->attn_norm = weights_vector(w, i, "input_layernorm.weight", h);
-        l->qkv.w = weights_add(w, WEIGHTS_LINEAR, q + 2 * kv, h);
-        weights_layer_part(l->qkv.w, q, i, "self_attn.q_proj.weight");
-        weights_layer_part(l->qkv.w, kv, i, "self_attn.k_proj.weight");
-        weights_layer_part(l->qkv.w, kv, i, "self_attn.v_proj.weight");
-        if (a->qkv_bias) {
-            l->qkv.bias = weights_bias(w, i, bias, len, 3);
-        }
-        if (a->qk_norm) {
-            l->q_norm = weights_vector(w, i, "self_attn.q_norm.weight", a->head_dim);
-            l->k_norm = weights_vector(w, i, "self_attn.k_norm.weight", a->head_dim);
-        }
-        l->o.w = weights_add(w, WEIGHTS_LINEAR, h, q);
-        weights_layer_part(l->o.w, h, i, "self_attn.o_proj.weight");
-        l->mlp_norm = weights_vector(w, i, "post_attention_layernorm.weight", h);
-        l->gate_up.w = weights_add(w, WEIGHTS_LINEAR, 2 * a->intermediate, h);
-        weights_layer_part(l->gate_up.w, a->intermediate, i, "mlp.gate_proj.weight");
-        weights_layer_part(l->gate_up.w, a->intermediate, i, "mlp.up_proj.weight");
-        l->down.w = weights_add(w, WEIGHTS_LINEAR, h, a->intermediate);
-        weights_layer_part(l->down.w, h, i, "mlp.down_proj.weight");
+        weights_layout_layer(w, i);
     }
-    w->final_norm = weights_add(w, WEIGHTS_VECTOR, 1, h);
-    weights_part_add(w->final_norm, 1, "model.norm.weight");
+    w->final_norm = weights_add(w, WEIGHTS_VECTOR, 1, a->hidden);
+    snprintf(name, sizeof name, "%snorm.weight", a->prefix);
+    weights_part_add(w->final_norm, a->hidden, name);
     w->lm_head.w = w->embed;
     if (!a->tie_embeddings) {
-        w->lm_head.w = weights_add(w, WEIGHTS_LINEAR, a->vocab, h);
-        weights_part_add(w->lm_head.w, a->vocab, "lm_head.weight");
+        w->lm_head.w = weights_add(w, WEIGHTS_LINEAR, a->vocab, a->hidden);
+        weights_part_add(w->lm_head.w, a->vocab, a->head);
     }
 }
 
@@ -136,37 +171,44 @@ static void weights_leaves(struct weights *w)
     }
 }
 
-/* cos and sin of position times frequency; the frequency and the angle are rounded to f32 as the
- * reference implementations do. */
-static int weights_rope(struct weights *w, int positions, struct err *e)
+static int weights_rope_table(struct weights *w, enum arch_attn kind, struct err *e)
 {
     const struct arch *a = &w->arch;
-    int half = a->head_dim / 2;
-    int rc = device_tensor(w->dev, &w->rope_cos, DTYPE_F32, positions, half, e);
+    struct weights_rope *t = &w->rope[kind];
+    size_t n = (size_t)w->positions * (size_t)(a->rot / 2);
+    int rc = device_tensor(w->dev, &t->cos, DTYPE_F32, w->positions, a->rot / 2, e);
     float *c, *s;
 
     if (rc == STATUS_OK) {
-        rc = device_tensor(w->dev, &w->rope_sin, DTYPE_F32, positions, half, e);
+        rc = device_tensor(w->dev, &t->sin, DTYPE_F32, w->positions, a->rot / 2, e);
     }
     if (rc != STATUS_OK) {
         return rc;
     }
-    c = mem_alloc(sizeof(float) * (size_t)positions * (size_t)half);
-    s = mem_alloc(sizeof(float) * (size_t)positions * (size_t)half);
-    for (int i = 0; i < half; i++) {
-        float f = (float)vmath_exp(-vmath_log(a->rope_theta) * 2.0 * i / a->head_dim);
-        for (int p = 0; p < positions; p++) {
-            double sn, cs;
-            vmath_sincos((double)((float)p * f), &sn, &cs);
-            c[(size_t)p * (size_t)half + (size_t)i] = (float)cs;
-            s[(size_t)p * (size_t)half + (size_t)i] = (float)sn;
-        }
-    }
-    device_upload_f32(&w->rope_cos, c);
-    device_upload_f32(&w->rope_sin, s);
+    c = mem_alloc(sizeof(float) * n);
+    s = mem_alloc(sizeof(float) * n);
+    ropes_tables(&a->rope[kind], a->rot, w->positions, w->positions, c, s);
+    device_upload_f32(&t->cos, c);
+    device_upload_f32(&t->sin, s);
     mem_free(c);
     mem_free(s);
     return STATUS_OK;
+}
+
+/* One pair of tables for each rope that layers use; equal ropes share theirs. */
+static int weights_ropes(struct weights *w, struct err *e)
+{
+    const struct arch *a = &w->arch;
+    int one = memcmp(&a->rope[ARCH_ATTN_FULL], &a->rope[ARCH_ATTN_SLIDING], sizeof a->rope[0]) == 0;
+    int rc = weights_rope_table(w, ARCH_ATTN_FULL, e);
+
+    if (rc == STATUS_OK && !one) {
+        rc = weights_rope_table(w, ARCH_ATTN_SLIDING, e);
+    }
+    for (int i = 0; i < a->n_layers; i++) {
+        w->layers[i].rope = &w->rope[one ? ARCH_ATTN_FULL : a->attn[i]];
+    }
+    return rc;
 }
 
 /* A part's rows of w16: a matrix part is a range of rows, a vector part a range of columns. */
@@ -246,7 +288,7 @@ int weights_build(const struct arch *a, weights_read_fn *read, void *arg, struct
     w->dev = dev;
     w->trainable = trainable;
     w->refs = 1;
-    w->params = mem_alloc(sizeof *w->params * (size_t)(a->n_layers * 10 + 4));
+    w->params = mem_alloc(sizeof *w->params * (size_t)(a->n_layers * WEIGHTS_PER_LAYER + 3));
     w->layers = mem_alloc(sizeof *w->layers * (size_t)a->n_layers);
     weights_layout(w);
     for (int i = 0; i < w->nparams; i++) {
@@ -275,7 +317,8 @@ int weights_build(const struct arch *a, weights_read_fn *read, void *arg, struct
         }
     }
     weights_leaves(w);
-    rc = weights_rope(w, positions > 0 ? positions : a->max_positions, e);
+    w->positions = positions > 0 ? positions : a->max_positions;
+    rc = weights_ropes(w, e);
 out:
     mem_unmap(buf, (size_t)largest * 2);
     if (rc != STATUS_OK) {
@@ -301,8 +344,10 @@ void weights_release(struct weights *w)
         device_tensor_free(&w->params[i].w16);
         device_wview_free(&w->params[i].view);
     }
-    device_tensor_free(&w->rope_cos);
-    device_tensor_free(&w->rope_sin);
+    for (int i = 0; i < ARCH_ATTN_KINDS; i++) {
+        device_tensor_free(&w->rope[i].cos);
+        device_tensor_free(&w->rope[i].sin);
+    }
     mem_free(w->params);
     mem_free(w->layers);
     mem_free(w);
@@ -349,8 +394,8 @@ int weights_read_bf16(struct weights *w, const char *name, uint16_t *dst, int64_
 
     if (!p || !p->w16.data) {
         /* a tied output layer is stored by some models beside the embedding */
-        if (strcmp(name, "lm_head.weight") == 0 && w->arch.tie_embeddings && w->embed->w16.data) {
-            return weights_read_bf16(w, "model.embed_tokens.weight", dst, count, e);
+        if (strcmp(name, w->arch.head) == 0 && w->arch.tie_embeddings && w->embed->w16.data) {
+            return weights_read_bf16(w, w->embed->part[0].name, dst, count, e);
         }
         return ERR(e, STATUS_NOTFOUND, "the model in memory has no tensor %s", name);
     }

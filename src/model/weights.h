@@ -23,8 +23,8 @@ struct wfile;
 enum weights_kind { WEIGHTS_LINEAR, WEIGHTS_VECTOR, WEIGHTS_EMBED };
 
 struct weights_part {
-    char name[96]; /* Hugging Face tensor */
-    int row0, rows;
+    char name[96];  /* Hugging Face tensor */
+    int row0, rows; /* of a matrix; of a vector, columns */
 };
 
 struct param {
@@ -45,8 +45,14 @@ struct linear {
 
 struct weights_layer {
     struct param *attn_norm, *mlp_norm;
-    struct param *q_norm, *k_norm; /* or NULL */
+    struct param *attn_post, *mlp_post; /* norms of the outputs, or NULL */
+    struct param *q_norm, *k_norm;      /* or NULL */
     struct linear qkv, o, gate_up, down;
+    const struct weights_rope *rope;
+};
+
+struct weights_rope {
+    struct tensor cos, sin; /* (positions, rot / 2) f32 */
 };
 
 struct weights {
@@ -59,16 +65,18 @@ struct weights {
     struct param *params;
     struct weights_layer *layers; /* (n_layers) */
     struct param *embed, *final_norm;
-    struct linear lm_head;            /* w is embed when tied */
-    struct leafset vocab_leaves;      /* leaves of the sums over the vocabulary */
-    struct tensor rope_cos, rope_sin; /* (max_positions, head_dim / 2) f32 */
+    struct linear lm_head;                     /* w is embed when tied */
+    struct leafset vocab_leaves;               /* leaves of the sums over the vocabulary */
+    int positions;                             /* longest sequence that may be run */
+    struct weights_rope rope[ARCH_ATTN_KINDS]; /* the second is empty when all layers share one */
 };
 
 /* The number of leaves a run of this model uses by default (contract C1). */
 int weights_default_leaves(const struct arch *a);
 
-/* Reads and packs all parameters. dev's plan says R and the rounding. `positions` bounds the rope
- * table; 0 takes the model's. One reference is the caller's. */
+/* Reads and packs all parameters. dev's plan says R and the rounding. `positions` is the longest
+ * context of the run, 0: the model's; it bounds the rope tables, and rope of the kind `dynamic`
+ * depends on it (model/ropes.h). One reference is the caller's. */
 int weights_open(const struct wfile *f, struct device *dev, int trainable, int positions,
                  struct weights **out, struct err *e);
 /* The same for a shape without a file: `read` puts the `count` bf16 values of each Hugging Face

@@ -100,61 +100,81 @@ static int wfile_need(const struct wfile *w, const char *name, int64_t rows, int
     return STATUS_OK;
 }
 
-static int wfile_need_layer(const struct wfile *w, int layer, struct err *e)
+static int wfile_need_layer(const struct wfile *w, int layer,
+                            const struct arch_tensor need[ARCH_ROLES], struct err *e)
 {
-    const struct arch *a = &w->arch;
-    int64_t q = (int64_t)a->n_heads * a->head_dim, kv = (int64_t)a->n_kv_heads * a->head_dim;
-    int64_t h = a->hidden, m = a->intermediate;
-    const struct {
-        const char *tail;
-        int64_t rows, cols;
-        int wanted;
-    } need[] = {
-        {"input_layernorm.weight", h, 0, 1},
-        {"self_attn.q_proj.weight", q, h, 1},
-        {"self_attn.k_proj.weight", kv, h, 1},
-        {"self_attn.v_proj.weight", kv, h, 1},
-        {"self_attn.o_proj.weight", h, q, 1},
-        {"self_attn.q_proj.bias", q, 0, a->qkv_bias},
-        {"self_attn.k_proj.bias", kv, 0, a->qkv_bias},
-        {"self_attn.v_proj.bias", kv, 0, a->qkv_bias},
-        {"self_attn.q_norm.weight", a->head_dim, 0, a->qk_norm},
-        {"self_attn.k_norm.weight", a->head_dim, 0, a->qk_norm},
-        {"post_attention_layernorm.weight", h, 0, 1},
-        {"mlp.gate_proj.weight", m, h, 1},
-        {"mlp.up_proj.weight", m, h, 1},
-        {"mlp.down_proj.weight", h, m, 1},
-    };
     char name[96];
     int rc = STATUS_OK;
 
-    for (size_t i = 0; i < sizeof need / sizeof need[0] && rc == STATUS_OK; i++) {
-        snprintf(name, sizeof name, "model.layers.%d.%s", layer, need[i].tail);
-        if (need[i].wanted) {
+    for (int i = 0; i < ARCH_ROLES && rc == STATUS_OK; i++) {
+        if (need[i].tail) {
+            snprintf(name, sizeof name, "%slayers.%d.%s", w->arch.prefix, layer, need[i].tail);
             rc = wfile_need(w, name, need[i].rows, need[i].cols, e);
-        } else if (wfile_find(w, name)) {
-            rc = ERR(e, STATUS_UNSUPPORTED, "%s: tensor %s is none of a %s model's", w->path, name,
-                     a->family);
         }
     }
     return rc;
 }
 
-static int wfile_need_all(const struct wfile *w, struct err *e)
+/* A layer's tensor that the model does not use would be a computation left out. */
+static int wfile_strangers(const struct wfile *w, const struct arch_tensor need[ARCH_ROLES],
+                           struct err *e)
+{
+    size_t skip = strlen(w->arch.prefix);
+
+    for (int i = 0; i < w->n; i++) {
+        const char *name = w->tensors[i].name;
+        int layer = -1, used = 0, known = 0;
+        if (strncmp(name, w->arch.prefix, skip) != 0 ||
+            sscanf(name + skip, "layers.%5d.%n", &layer, &used) != 1 || !used) {
+            continue;
+        }
+        for (int r = 0; r < ARCH_ROLES; r++) {
+            known |= need[r].tail && strcmp(name + skip + used, need[r].tail) == 0;
+        }
+        if (!known || layer < 0 || layer >= w->arch.n_layers) {
+            return ERR(e, STATUS_UNSUPPORTED, "%s: tensor %s is none of a %s model's", w->path,
+                       name, w->arch.family);
+        }
+    }
+    return STATUS_OK;
+}
+
+/* Families of several parts spell their text part's names in more than one way. */
+static void wfile_spelling(struct wfile *w)
+{
+    char name[96];
+
+    for (int i = 0; arch_spelling(&w->arch, i); i++) {
+        snprintf(name, sizeof name, "%sembed_tokens.weight", w->arch.prefix);
+        if (wfile_find(w, name)) {
+            return;
+        }
+    }
+    arch_spelling(&w->arch, 0);
+}
+
+static int wfile_need_all(struct wfile *w, struct err *e)
 {
     const struct arch *a = &w->arch;
-    int rc = wfile_need(w, "model.embed_tokens.weight", a->vocab, a->hidden, e);
+    struct arch_tensor need[ARCH_ROLES];
+    char name[96];
+    int rc;
 
+    wfile_spelling(w);
+    arch_layer_tensors(a, need);
+    snprintf(name, sizeof name, "%sembed_tokens.weight", a->prefix);
+    rc = wfile_need(w, name, a->vocab, a->hidden, e);
     for (int i = 0; i < a->n_layers && rc == STATUS_OK; i++) {
-        rc = wfile_need_layer(w, i, e);
+        rc = wfile_need_layer(w, i, need, e);
     }
     if (rc == STATUS_OK) {
-        rc = wfile_need(w, "model.norm.weight", a->hidden, 0, e);
+        snprintf(name, sizeof name, "%snorm.weight", a->prefix);
+        rc = wfile_need(w, name, a->hidden, 0, e);
     }
     if (rc == STATUS_OK && !a->tie_embeddings) {
-        rc = wfile_need(w, "lm_head.weight", a->vocab, a->hidden, e);
+        rc = wfile_need(w, a->head, a->vocab, a->hidden, e);
     }
-    return rc;
+    return rc == STATUS_OK ? wfile_strangers(w, need, e) : rc;
 }
 
 /* ---- Hugging Face folder: the texts ---- */

@@ -84,15 +84,18 @@ static int native_save(void *self, const char *dir, int64_t iteration, int with_
     return ckpt_save(dir, iteration, trainer_optim(p->trainer), with_optim, state, e);
 }
 
+/* What is not trained, such as the vision part of a larger model, is exported as it was read. */
 static int native_tensor(void *arg, const char *name, uint16_t *dst, int64_t count, struct err *e)
 {
-    return weights_read_bf16(arg, name, dst, count, e);
+    struct port_native *p = arg;
+    int rc = weights_read_bf16(p->w, name, dst, count, e);
+    return rc == STATUS_NOTFOUND ? wfile_read_bf16(p->src, name, dst, count, e) : rc;
 }
 
 static int native_export(void *self, const char *dir, struct err *e)
 {
     struct port_native *p = self;
-    return hfdir_write(dir, p->src, native_tensor, p->w, e);
+    return hfdir_write(dir, p->src, native_tensor, p, e);
 }
 
 static int64_t native_version(void *self)

@@ -141,7 +141,7 @@ static int trainer_layout(struct trainer *t, const struct train_sample *s, const
     for (int64_t k = 0; k < n; k++) {
         const struct train_sample *x = &s[pick[k]];
         int len = x->prompt + x->response, last = -1;
-        if (t->rows + len > t->max_rows || len > (int)t->w->rope_cos.rows) {
+        if (t->rows + len > t->max_rows || len > t->w->positions) {
             return ERR(e, STATUS_INPUT, "a sample of %d tokens is longer than the planned %d", len,
                        t->max_rows);
         }

@@ -1,5 +1,5 @@
 """Compares our logits and gradients with transformers': grad_parity.py TEST_FORWARD WORK MODEL... (see
-grad_parity.sh). The last model is a large one and gets short sequences.
+grad_parity.sh; family_parity.py uses it too). The last model is a large one and gets short sequences.
 
 Both sides compute in float32 from the same bf16 weights. J is the mean of all next-token log-probs.
 Logits must agree within 1e-4, each gradient tensor within 1e-3 of its norm. The last line is name=value
@@ -9,15 +9,24 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM, logging
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, logging
 
 LOGITS_BOUND = 1e-4
 GRAD_BOUND = 1e-3
 failures = []
+
+
+@dataclass
+class Result:
+    logits: float  # largest difference of a logit
+    logits_rel: float  # difference of all logits, by their norm
+    grads_rel: float  # the worst tensor's difference of gradients, by its norm
+    tensors: int
 
 
 def check(ok, text):
@@ -26,37 +35,65 @@ def check(ok, text):
         print("FAIL:", text, file=sys.stderr)
 
 
+def quiet():
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
 def sequences(vocab, lengths, seed):
     g = torch.Generator().manual_seed(seed)
     return [torch.randint(vocab, (n,), generator=g).tolist() for n in lengths]
 
 
-def theirs(model, seqs):
+def load(folder, dtype):
+    config = AutoConfig.from_pretrained(folder)
+    auto = AutoModelForImageTextToText if "vision_config" in config.to_dict() else AutoModelForCausalLM
+    return auto.from_pretrained(folder, dtype=dtype, attn_implementation="eager").train(False)
+
+
+def vocab_of(model):
+    return model.config.get_text_config().vocab_size
+
+
+def theirs(model, seqs, grad=True):
     """Logits of all positions, one sequence at a time so that no padding takes part; gradients stay in
     the model."""
     count = sum(len(s) - 1 for s in seqs)
     logits = []
     for s in seqs:
         ids = torch.tensor([s])
-        out = model(input_ids=ids).logits[0]
-        logp = torch.log_softmax(out[:-1], dim=-1).gather(1, ids[0, 1:, None])
-        (logp.sum() / count).backward()
+        with torch.set_grad_enabled(grad):
+            out = model(input_ids=ids).logits[0].float()
+        if grad:
+            logp = torch.log_softmax(out[:-1], dim=-1).gather(1, ids[0, 1:, None])
+            (logp.sum() / count).backward()
         logits.append(out.detach())
     return torch.cat(logits)
 
 
-def compare(dump, work, folder, lengths):
-    """Returns (largest difference of a logit, largest relative difference of a gradient)."""
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager").train(False)
-    seqs = sequences(model.config.vocab_size, lengths, len(lengths))
+def ours(dump, work, folder, seqs, **more):
+    """Runs the dump and returns the file with "logits" and every gradient."""
     tokens, out = work / "tokens.json", work / "out.safetensors"
-    tokens.write_text(json.dumps({"sequences": seqs}))
-    start = time.monotonic()
+    tokens.write_text(json.dumps({"sequences": seqs, **more}))
     subprocess.run([dump, "--dump", folder, tokens, out], check=True)
+    return out
+
+
+def relative(a, b):
+    return ((a - b).norm() / b.norm()).item()
+
+
+def compare(dump, work, folder, lengths, **more):
+    model = load(folder, torch.float32)
+    seqs = sequences(vocab_of(model), lengths, len(lengths))
+    start = time.monotonic()
+    out = ours(dump, work, folder, seqs, **more)
     seconds = time.monotonic() - start
     want = theirs(model, seqs)
-    params = dict(model.named_parameters())
+    # parts that text does not reach (vision) have no gradient, on either side; transformers writes a
+    # text part's tensors under another name than the model has them
+    params = {n.replace("model.language_model.", "language_model.model."): p
+              for n, p in model.named_parameters() if p.grad is not None}
     worst, worst_name = 0.0, ""
     with safe_open(out, "pt") as f:
         names = set(f.keys()) - {"logits"}
@@ -68,9 +105,8 @@ def compare(dump, work, folder, lengths):
         for name in sorted(names & set(params)):
             a, b = f.get_tensor(name), params[name].grad
             check(a.shape == b.shape, f"{folder.name}: {name} has shape {a.shape}")
-            norm = b.norm().item()
-            check(norm > 0, f"{folder.name}: the gradient of {name} is zero")
-            rel = ((a - b).norm() / b.norm()).item()
+            check(b.norm().item() > 0, f"{folder.name}: the gradient of {name} is zero")
+            rel = relative(a, b)
             check(rel <= GRAD_BOUND, f"{folder.name}: the gradient of {name} differs by {rel:.3g}")
             if not rel <= worst:
                 worst, worst_name = rel, name
@@ -78,20 +114,19 @@ def compare(dump, work, folder, lengths):
     print(f"{folder.name}: {len(params)} tensors, {sum(lengths)} tokens, ours in {seconds:.1f} s, "
           f"logits up to {want.abs().max().item():.3g} differ by {diff:.3g}, "
           f"gradients by {worst:.3g} ({worst_name})", file=sys.stderr)
-    return diff, worst
+    return Result(diff, relative(got, want), worst, len(params))
 
 
 def main():
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    quiet()
     dump, work = sys.argv[1], Path(sys.argv[2])
     folders = [Path(a) for a in sys.argv[3:]]
     logits, grads = 0.0, 0.0
     for folder in folders:
         # over a page's end (64) for the small ones
         lengths = [12, 12] if folder == folders[-1] else [70, 2, 33]
-        a, b = compare(dump, work, folder, lengths)
-        logits, grads = max(logits, a), max(grads, b)
+        r = compare(dump, work, folder, lengths)
+        logits, grads = max(logits, r.logits), max(grads, r.grads_rel)
     print(f"grad_parity_models={len(folders)} logits_max_diff={logits:.3g} grad_max_rel={grads:.3g} "
           f"failures={len(failures)}")
     return bool(failures)

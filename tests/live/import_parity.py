@@ -187,7 +187,7 @@ def write_gguf(folder, path, family):
     w.add_bos_token_id(config["bos_token_id"])
     w.add_eos_token_id(config["eos_token_id"])
     w.add_pad_token_id(config["pad_token_id"])
-    kinds = [TYPES.Q4_1, TYPES.Q8_0, TYPES.F16, TYPES.F32, TYPES.BF16]
+    kinds = [TYPES.Q4_1, TYPES.Q8_0, TYPES.F16, TYPES.F32, TYPES.BF16, TYPES.Q4_0, TYPES.Q5_0]
     with safe_open(folder / "model.safetensors", "pt") as f:
         for n, name in enumerate(sorted(f.keys())):
             value = f.get_tensor(name).float().numpy()

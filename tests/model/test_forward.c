@@ -30,6 +30,11 @@ static const struct tinymodel_spec specs[] = {
     {"qwen2", 0, 2, 96, 3, 3, 32, 64, 50, 2048, 0},
     {"qwen3", 1, 2, 64, 4, 2, 32, 224, 77, 2048, 0},
     {"qwen3", 0, 1, 96, 2, 1, 96, 128, 33, 2048, 0},
+    {"llama-bias", 1, 1, 96, 2, 1, 32, 64, 41, 2048, 0},
+    {"mistral", 0, 1, 64, 4, 2, 32, 64, 40, 2048, 0},
+    {"gemma2", 1, 2, 64, 4, 2, 32, 96, 77, 2048, 0},
+    {"gemma3", 1, 2, 96, 2, 1, 64, 64, 50, 2048, 0},
+    {"glm4", 0, 1, 64, 2, 1, 64, 96, 45, 2048, 0},
 };
 #define NSPECS (int)(sizeof specs / sizeof *specs)
 
@@ -684,11 +689,15 @@ static void test_differences(void **state)
         {"llama", 0, 1, 32, 2, 1, 32, 64, 48, 64, 0},
         {"qwen2", 1, 1, 64, 2, 1, 32, 32, 40, 64, 0},
         {"qwen3", 0, 2, 32, 2, 2, 32, 32, 33, 64, 0},
+        {"llama-bias", 1, 1, 32, 2, 1, 32, 32, 33, 64, 0},
+        {"gemma2", 1, 2, 32, 2, 1, 32, 32, 40, 64, 0},
+        {"gemma3", 1, 2, 32, 2, 1, 32, 32, 36, 64, 0},
+        {"glm4", 0, 1, 32, 2, 1, 32, 32, 34, 64, 0},
     };
     uint64_t s = 77;
 
     (void)state;
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof small / sizeof *small; i++) {
         struct world w;
         struct text *t[2];
         struct pass *p = mem_alloc(sizeof *p);
@@ -755,7 +764,7 @@ static int dump_layout(struct dump *d, const json_t *list, struct err *e)
         d->seq[d->nseq++] = (struct row_seq){d->n, len, 0, d->pages + page};
         for (int k = 0; k < len; k++) {
             json_int_t t = json_integer_value(json_array_get(s, (size_t)k));
-            if (t < 0 || t >= d->w->arch.vocab || len > d->w->arch.max_positions) {
+            if (t < 0 || t >= d->w->arch.vocab || len > d->w->positions) {
                 return ERR(e, STATUS_INPUT, "sequence %zu, token %d is %lld", i, k, (long long)t);
             }
             if (k % PLAN_KV_BLOCK == 0) {
@@ -856,6 +865,7 @@ static int dump_compute(struct dump *d, struct err *e)
                              .temperature = 1.0f,
                              .logp = d->logp,
                              .g = d->g};
+    const struct logit_spec spec = forward_logit_spec(a, 1.0f);
     int rc = forward_open(d->w, d->n, 1, &d->f, e);
 
     if (rc == STATUS_OK) {
@@ -872,11 +882,15 @@ static int dump_compute(struct dump *d, struct err *e)
     }
     forward_run(d->f, &rows, d->tok, &d->kv);
     forward_logits(d->f, d->all, d->n, &d->logits);
+    d->dev->ops->logp(d->dev, &d->logits, &spec, NULL, &d->w->vocab_leaves, NULL, NULL, NULL,
+                      NULL); /* a model's logits are those behind its soft cap */
     backward_logp(d->b, &r);
     backward_run(d->b, &rows, d->tok, &d->kv, &leaves, &r);
     return device_fault(d->dev, e);
 }
 
+/* tokens: {"sequences": [[id, ...], ...], "device": "ref" (float32, the default) or "cpu" (bf16),
+ * "positions": longest context of the run} */
 static int dump_main(const char *model, const char *tokens, const char *out)
 {
     struct dump d;
@@ -885,6 +899,9 @@ static int dump_main(const char *model, const char *tokens, const char *out)
     json_error_t je;
     json_t *root = json_load_file(tokens, 0, &je);
     const json_t *list = json_object_get(root, "sequences");
+    const char *name = json_string_value(json_object_get(root, "device"));
+    int positions = (int)json_integer_value(json_object_get(root, "positions"));
+    int cpu = name && strcmp(name, "cpu") == 0;
     int rc = list ? STATUS_OK : ERR(&e, STATUS_INPUT, "%s: no sequences", tokens);
 
     memset(&d, 0, sizeof d);
@@ -892,11 +909,11 @@ static int dump_main(const char *model, const char *tokens, const char *out)
         rc = wfile_open(model, &d.file, &e);
     }
     if (rc == STATUS_OK) {
-        plan_init(&plan, weights_default_leaves(wfile_arch(d.file)), 1);
-        rc = device_open("ref", NULL, 0, &plan, &d.dev, &e);
+        plan_init(&plan, weights_default_leaves(wfile_arch(d.file)), !cpu);
+        rc = device_open(cpu ? "cpu" : "ref", cpu ? "auto" : NULL, 0, &plan, &d.dev, &e);
     }
     if (rc == STATUS_OK) {
-        rc = weights_open(d.file, d.dev, 1, 0, &d.w, &e);
+        rc = weights_open(d.file, d.dev, 1, positions, &d.w, &e);
     }
     if (rc == STATUS_OK) {
         rc = dump_layout(&d, list, &e);

@@ -177,6 +177,58 @@ static void test_quants(void **state)
     }
 }
 
+static size_t from_hex(const char *text, uint8_t *out, size_t max)
+{
+    size_t n = strlen(text) / 2;
+    assert_true(n <= max);
+    for (size_t i = 0; i < n; i++) {
+        unsigned v;
+        assert_int_equal(sscanf(text + 2 * i, "%2x", &v), 1);
+        out[i] = (uint8_t)v;
+    }
+    return n;
+}
+
+/* tests/golden/gguf_blocks.json: the gguf package's values of random blocks. */
+static void test_golden_blocks(void **state)
+{
+    json_error_t je;
+    json_t *list = json_load_file(TEST_GOLDEN_DIR "/gguf_blocks.json", 0, &je), *c;
+    size_t i;
+
+    (void)state;
+    assert_int_equal(json_array_size(list), 8);
+    json_array_foreach(list, i, c)
+    {
+        uint8_t blocks[2048], want[4096];
+        uint16_t got[2048];
+        size_t bytes = from_hex(json_string_value(json_object_get(c, "blocks")), blocks, 2048);
+        size_t n = from_hex(json_string_value(json_object_get(c, "bf16")), want, 4096) / 2;
+        struct gguf *g;
+        struct buf b;
+        struct err e = {0};
+        buf_init(&b, 1 << 16);
+        fixture_header(&b, 1, 0);
+        fixture_tensor(&b, "x", (int64_t)n, 0,
+                       (uint32_t)json_integer_value(json_object_get(c, "type")), 0);
+        fixture_align(&b);
+        buf_add(&b, blocks, bytes);
+        g = open_bytes(&b);
+        assert_string_equal(gguf_tensor_at(g, 0)->type_name,
+                            json_string_value(json_object_get(c, "name")));
+        assert_ok(gguf_rows_bf16(gguf_tensor_at(g, 0), 0, 1, got, &e), &e);
+        for (size_t k = 0; k < n; k++) {
+            if (got[k] != (want[2 * k] | want[2 * k + 1] << 8)) {
+                fail_msg("%s value %zu: %04x, not %02x%02x", gguf_tensor_at(g, 0)->type_name, k,
+                         got[k], want[2 * k + 1], want[2 * k]);
+            }
+        }
+        gguf_close(g);
+        buf_fini(&b);
+    }
+    json_decref(list);
+}
+
 /* Infinite and NaN scales give the same bits by rounding as by the general rule. */
 static void test_odd_scales(void **state)
 {
@@ -254,7 +306,7 @@ static void test_refused_types(void **state)
     static const struct {
         uint32_t type;
         const char *name;
-    } types[] = {{2, "Q4_0"}, {12, "Q4_K"}, {14, "Q6_K"}, {39, "MXFP4"}, {4000, "type 4000"}};
+    } types[] = {{7, "Q5_1"}, {13, "Q5_K"}, {15, "Q8_K"}, {39, "MXFP4"}, {4000, "type 4000"}};
     struct buf b;
     struct gguf *g;
     struct err e = {0};
@@ -644,19 +696,13 @@ static void test_refused_texts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_metadata),
-        cmocka_unit_test(test_quants),
-        cmocka_unit_test(test_odd_scales),
-        cmocka_unit_test(test_plain_types),
-        cmocka_unit_test(test_refused_types),
-        cmocka_unit_test(test_malformed),
-        cmocka_unit_test(test_malformed_tensors),
-        cmocka_unit_test(test_truncated),
-        cmocka_unit_test(test_corrupted),
-        cmocka_unit_test(test_config),
-        cmocka_unit_test(test_tokenizer),
-        cmocka_unit_test(test_bos_template),
-        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_metadata),      cmocka_unit_test(test_quants),
+        cmocka_unit_test(test_odd_scales),    cmocka_unit_test(test_golden_blocks),
+        cmocka_unit_test(test_plain_types),   cmocka_unit_test(test_refused_types),
+        cmocka_unit_test(test_malformed),     cmocka_unit_test(test_malformed_tensors),
+        cmocka_unit_test(test_truncated),     cmocka_unit_test(test_corrupted),
+        cmocka_unit_test(test_config),        cmocka_unit_test(test_tokenizer),
+        cmocka_unit_test(test_bos_template),  cmocka_unit_test(test_names),
         cmocka_unit_test(test_refused_texts),
     };
     return cmocka_run_group_tests(tests, fixture_setup, fixture_teardown);

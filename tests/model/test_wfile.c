@@ -371,7 +371,7 @@ static void test_gguf(void **state)
     assert_int_equal(a->vocab, 12);
     assert_int_equal(a->tie_embeddings, 1);
     assert_true(a->rms_eps == 1e-5f);
-    assert_true(a->rope_theta == 100000.0);
+    assert_true(a->rope[0].theta == 100000.0);
     assert_int_equal(a->n_eos, 2);
     assert_int_equal(a->eos_id[0], 0);
     assert_int_equal(a->eos_id[1], 9);

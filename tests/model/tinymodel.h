@@ -19,10 +19,27 @@
 #include "num/device.h"
 
 struct tinymodel_spec {
-    const char *family; /* llama, qwen2 (bias on q, k, v) or qwen3 (norms on q and k) */
+    const char *family; /* a model_type, or a name of tinymodel_kinds */
     int tied;
     int layers, hidden, heads, kv_heads, head_dim, mlp, vocab, positions;
     float sharp; /* scale of the final norm: peaked logits; 0 takes 1 */
+};
+
+/* What a kind of model adds to its config.json: switches on, windows that texts outgrow. */
+static const struct tinymodel_kind {
+    const char *name, *type, *more;
+} tinymodel_kinds[] = {
+    {"llama-bias", "llama",
+     ", \"attention_bias\": true, \"mlp_bias\": true, \"rope_scaling\": {\"rope_type\": \"llama3\","
+     " \"factor\": 8.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0,"
+     " \"original_max_position_embeddings\": 64}"},
+    {"mistral", "mistral", ", \"sliding_window\": 37"},
+    {"gemma2", "gemma2",
+     ", \"sliding_window\": 37, \"attn_logit_softcapping\": 2.5, \"final_logit_softcapping\": 3.0,"
+     " \"query_pre_attn_scalar\": 48"},
+    {"gemma3", "gemma3_text",
+     ", \"sliding_window\": 70, \"sliding_window_pattern\": 2, \"query_pre_attn_scalar\": 24"},
+    {"glm4", "glm4", ""},
 };
 
 struct tinymodel {
@@ -68,18 +85,20 @@ struct tinymodel_shape {
 
 struct tinymodel_list {
     int n;
-    struct tinymodel_shape t[64];
+    struct tinymodel_shape t[128];
 };
 
-static inline void tinymodel_add(struct tinymodel_list *l, int layer, const char *name,
-                                 int64_t rows, int64_t cols, float mean, float width)
+/* Of a layer; -1: of the whole model; -2: under its full name. */
+static inline void tinymodel_add(struct tinymodel_list *l, const struct arch *a, int layer,
+                                 const char *name, int64_t rows, int64_t cols, float mean,
+                                 float width)
 {
     struct tinymodel_shape *t = &l->t[l->n++];
-    assert_true(l->n <= 64);
+    assert_true(l->n <= 128);
     if (layer < 0) {
-        snprintf(t->name, sizeof t->name, "%s", name);
+        snprintf(t->name, sizeof t->name, "%s%s", layer == -1 ? a->prefix : "", name);
     } else {
-        snprintf(t->name, sizeof t->name, "model.layers.%d.%s", layer, name);
+        snprintf(t->name, sizeof t->name, "%slayers.%d.%s", a->prefix, layer, name);
     }
     t->rows = rows;
     t->cols = cols;
@@ -93,36 +112,33 @@ static inline float tinymodel_width(int k)
     return sqrtf(3.0f / (float)k);
 }
 
-static inline void tinymodel_shapes(const struct tinymodel_spec *s, struct tinymodel_list *l)
+/* What the architecture of the folder's config.json asks for. */
+static inline void tinymodel_shapes(const struct tinymodel_spec *s, const struct arch *a,
+                                    struct tinymodel_list *l)
 {
-    int h = s->hidden, q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
-    float wh = tinymodel_width(h), sharp = s->sharp > 0.0f ? s->sharp : 1.0f;
+    struct arch_tensor t[ARCH_ROLES];
+    float sharp = s->sharp > 0.0f ? s->sharp : 1.0f, wh = tinymodel_width(a->hidden);
+    float one = a->norm_plus_one ? 0.0f : 1.0f;
+    float embed = s->tied ? wh : 1.0f;
 
     l->n = 0;
-    tinymodel_add(l, -1, "model.embed_tokens.weight", s->vocab, h, 0.0f, s->tied ? wh : 1.0f);
-    for (int i = 0; i < s->layers; i++) {
-        tinymodel_add(l, i, "input_layernorm.weight", h, 0, 1.0f, 0.3f);
-        tinymodel_add(l, i, "self_attn.q_proj.weight", q, h, 0.0f, wh);
-        tinymodel_add(l, i, "self_attn.k_proj.weight", kv, h, 0.0f, wh);
-        tinymodel_add(l, i, "self_attn.v_proj.weight", kv, h, 0.0f, wh);
-        if (strcmp(s->family, "qwen2") == 0) {
-            tinymodel_add(l, i, "self_attn.q_proj.bias", q, 0, 0.0f, 0.5f);
-            tinymodel_add(l, i, "self_attn.k_proj.bias", kv, 0, 0.0f, 0.5f);
-            tinymodel_add(l, i, "self_attn.v_proj.bias", kv, 0, 0.0f, 0.5f);
+    arch_layer_tensors(a, t);
+    tinymodel_add(l, a, -1, "embed_tokens.weight", a->vocab, a->hidden, 0.0f,
+                  a->embed_scale && !s->tied ? embed / sqrtf((float)a->hidden) : embed);
+    for (int i = 0; i < a->n_layers; i++) {
+        for (int r = 0; r < ARCH_ROLES; r++) {
+            int bias = t[r].tail && strstr(t[r].tail, "bias"), norm = !t[r].cols && !bias;
+            if (t[r].tail) {
+                tinymodel_add(l, a, i, t[r].tail, t[r].rows, t[r].cols, norm ? one : 0.0f,
+                              norm   ? 0.3f
+                              : bias ? 0.5f
+                                     : tinymodel_width(t[r].cols));
+            }
         }
-        if (strcmp(s->family, "qwen3") == 0) {
-            tinymodel_add(l, i, "self_attn.q_norm.weight", s->head_dim, 0, 1.0f, 0.3f);
-            tinymodel_add(l, i, "self_attn.k_norm.weight", s->head_dim, 0, 1.0f, 0.3f);
-        }
-        tinymodel_add(l, i, "self_attn.o_proj.weight", h, q, 0.0f, tinymodel_width(q));
-        tinymodel_add(l, i, "post_attention_layernorm.weight", h, 0, 1.0f, 0.3f);
-        tinymodel_add(l, i, "mlp.gate_proj.weight", s->mlp, h, 0.0f, wh);
-        tinymodel_add(l, i, "mlp.up_proj.weight", s->mlp, h, 0.0f, wh);
-        tinymodel_add(l, i, "mlp.down_proj.weight", h, s->mlp, 0.0f, tinymodel_width(s->mlp));
     }
-    tinymodel_add(l, -1, "model.norm.weight", h, 0, sharp, 0.3f * sharp);
+    tinymodel_add(l, a, -1, "norm.weight", a->hidden, 0, sharp - (1.0f - one), 0.3f * sharp);
     if (!s->tied) {
-        tinymodel_add(l, -1, "lm_head.weight", s->vocab, h, 0.0f, wh);
+        tinymodel_add(l, a, -2, a->head, a->vocab, a->hidden, 0.0f, wh);
     }
 }
 
@@ -131,20 +147,29 @@ static inline int64_t tinymodel_count(const struct tinymodel_shape *t)
     return t->rows * (t->cols ? t->cols : 1);
 }
 
-static inline void tinymodel_config(const struct tinymodel_spec *s, const char *dir)
+static inline void tinymodel_config(const struct tinymodel_spec *s, const char *dir, struct arch *a)
 {
-    char text[1024];
-    int n = snprintf(text, sizeof text,
-                     "{\"model_type\": \"%s\", \"hidden_size\": %d, \"num_hidden_layers\": %d,"
-                     " \"num_attention_heads\": %d, \"num_key_value_heads\": %d, \"head_dim\": %d,"
-                     " \"intermediate_size\": %d, \"vocab_size\": %d,"
-                     " \"max_position_embeddings\": %d, \"rms_norm_eps\": 1e-05,"
-                     " \"rope_theta\": 10000.0, \"hidden_act\": \"silu\","
-                     " \"tie_word_embeddings\": %s, \"bos_token_id\": 1, \"eos_token_id\": [2, 5]}",
-                     s->family, s->hidden, s->layers, s->heads, s->kv_heads, s->head_dim, s->mlp,
-                     s->vocab, s->positions, s->tied ? "true" : "false");
+    const struct tinymodel_kind *k = NULL;
+    struct err e = {0};
+    char text[2048];
+    int n;
+
+    for (size_t i = 0; i < sizeof tinymodel_kinds / sizeof *tinymodel_kinds; i++) {
+        if (strcmp(tinymodel_kinds[i].name, s->family) == 0) {
+            k = &tinymodel_kinds[i];
+        }
+    }
+    n = snprintf(text, sizeof text,
+                 "{\"model_type\": \"%s\", \"hidden_size\": %d, \"num_hidden_layers\": %d,"
+                 " \"num_attention_heads\": %d, \"num_key_value_heads\": %d, \"head_dim\": %d,"
+                 " \"intermediate_size\": %d, \"vocab_size\": %d,"
+                 " \"max_position_embeddings\": %d, \"rms_norm_eps\": 1e-05,"
+                 " \"tie_word_embeddings\": %s, \"bos_token_id\": 1, \"eos_token_id\": [2, 5]%s}",
+                 k ? k->type : s->family, s->hidden, s->layers, s->heads, s->kv_heads, s->head_dim,
+                 s->mlp, s->vocab, s->positions, s->tied ? "true" : "false", k ? k->more : "");
     assert_true(n > 0 && n < (int)sizeof text);
     fixture_text(dir, "config.json", text);
+    assert_ok(arch_parse(text, a, &e), &e);
 }
 
 /* Writes the model and returns its folder, valid as fixture_path's results are. */
@@ -153,6 +178,7 @@ static inline const char *tinymodel_write(const struct tinymodel_spec *s)
     static int number;
     struct tinymodel_list *l = mem_alloc(sizeof *l);
     struct safetensors_writer *w;
+    struct arch *a = mem_alloc(sizeof *a);
     struct err e = {0};
     uint64_t seed = (uint64_t)number + 1;
     char name[32], *path;
@@ -161,8 +187,8 @@ static inline const char *tinymodel_write(const struct tinymodel_spec *s)
     snprintf(name, sizeof name, "tiny-%d", number++);
     dir = fixture_path(name);
     assert_ok(fsio_mkdirs(dir, &e), &e);
-    tinymodel_config(s, dir);
-    tinymodel_shapes(s, l);
+    tinymodel_config(s, dir, a);
+    tinymodel_shapes(s, a, l);
     path = fsio_join(dir, "model.safetensors");
     assert_ok(safetensors_writer_open(path, &w, &e), &e);
     for (int i = 0; i < l->n; i++) {
@@ -180,6 +206,7 @@ static inline const char *tinymodel_write(const struct tinymodel_spec *s)
     assert_ok(safetensors_writer_commit(w, &e), &e);
     mem_free(path);
     mem_free(l);
+    mem_free(a);
     return dir;
 }
 
