@@ -75,6 +75,7 @@ struct model {
     struct backward *b;
     struct kv_store kv;
     struct tensor logits;
+    double rate; /* best speed of a product so far */
     /* rows */
     int n, nseq, nleaf, nreq;
     int32_t *tok, *pos, *pages, *idx, *target, *leaf;
@@ -362,13 +363,15 @@ static int model_more(const struct model *m, int round, double t0)
     return round < (int)m->o->rounds || bench_now() - t0 < (double)m->o->seconds;
 }
 
-static double model_print(const struct model *m, struct bench_prof *p, const char *pass, int len,
+/* The table of a pass; gives its share of the limit. */
+static double model_print(struct model *m, struct bench_prof *p, const char *pass, int len,
                           double limit, double read)
 {
     char title[128];
-    double share = limit / bench_prof_seconds(p);
-    snprintf(title, sizeof title, "%s, %s of %d tokens", m->name, pass, len);
-    bench_prof_print(p, title, read);
+    double share = limit / bench_prof_seconds(p), rate = bench_prof_rate(p);
+    m->rate = rate > m->rate ? rate : m->rate;
+    snprintf(title, sizeof title, "%s, %s %d tokens", m->name, pass, len);
+    bench_prof_print(p, title, m->rate, read);
     printf("%s: limit %.2f ms, share %.3f\n", title, limit * 1e3, share);
     fflush(stdout);
     return share;
@@ -394,7 +397,8 @@ static void model_share_prefill(struct model *m, int len, double read, struct mo
         bench_prof_end(&p);
         bench_prof_bare(&p);
     }
-    share_take(&s->prefill, model_print(m, &p, "prefill", len, bench_prof_bare_seconds(&p), read));
+    share_take(&s->prefill,
+               model_print(m, &p, "prefill of", len, bench_prof_bare_seconds(&p), read));
     bench_prof_fini(&p);
 }
 
@@ -414,7 +418,8 @@ static void model_share_train(struct model *m, int len, double read, struct mode
         model_once(m, &p);
         bench_prof_bare(&p);
     }
-    share_take(&s->train, model_print(m, &p, "training", len, bench_prof_bare_seconds(&p), read));
+    share_take(&s->train, model_print(m, &p, "training, sequences of", len,
+                                      bench_prof_bare_seconds(&p), read));
     bench_prof_fini(&p);
 }
 
@@ -434,7 +439,6 @@ static void model_share_decode(struct model *m, int len, double read, struct mod
         bench_prof_end(&p);
         model_read_all(m, &b);
     }
-    bench_prof_bare(&p);
     share_take(&s->decode, model_print(m, &p, "decode after", len, b.best, read));
     printf("weights: %.1f MB, read in %.2f ms, %.1f GB/s\n", b.bytes * 1e-6, b.best * 1e3,
            b.bytes / b.best * 1e-9);

@@ -463,16 +463,24 @@ static int prof_lines(const struct bench_prof *p, struct prof_line *lines)
     return n;
 }
 
-void bench_prof_print(const struct bench_prof *p, const char *title, double read)
+double bench_prof_rate(const struct bench_prof *p)
 {
     struct prof_line lines[PROF_LINES];
     int n = prof_lines(p, lines);
-    double all = bench_prof_seconds(p), rate = 0.0;
-
+    double rate = 0.0;
     for (int i = 0; i < n; i++) {
         double r = lines[i].bare > 0.0 ? lines[i].flops / lines[i].bare : 0.0;
         rate = r > rate ? r : rate;
     }
+    return rate;
+}
+
+void bench_prof_print(const struct bench_prof *p, const char *title, double rate, double read)
+{
+    struct prof_line lines[PROF_LINES];
+    int n = prof_lines(p, lines);
+    double all = bench_prof_seconds(p);
+
     printf("\n%s: %.2f ms (a whole round: %.2f ms), %d calls; bounds: %.0f GFLOP/s, %.1f GB/s\n",
            title, all * 1e3, p->best_round * 1e3, p->n, rate * 1e-9, read * 1e-9);
     printf("  %-12s %-20s %5s %9s %6s %8s %8s %7s %8s\n", "op", "shape", "calls", "ms", "share",
@@ -485,7 +493,9 @@ void bench_prof_print(const struct bench_prof *p, const char *title, double read
         if (l->c->k) {
             snprintf(shape, sizeof shape, "%dx%dx%d%s", l->c->m, l->c->n, l->c->k,
                      l->c->again ? " again" : "");
-            snprintf(bare, sizeof bare, "%8.2f", l->bare * 1e3);
+            if (p->bare_rounds) {
+                snprintf(bare, sizeof bare, "%8.2f", l->bare * 1e3);
+            }
         } else {
             snprintf(shape, sizeof shape, "%dx%d", l->c->m, l->c->n);
         }

@@ -83,7 +83,10 @@ void bench_prof_bare(struct bench_prof *p);
 
 double bench_prof_seconds(const struct bench_prof *p);
 double bench_prof_bare_seconds(const struct bench_prof *p);
-/* A table of the run by operation. `read` is the memory's speed in bytes per second. */
-void bench_prof_print(const struct bench_prof *p, const char *title, double read);
+/* Best speed of a bare product, in operations per second; 0 before bench_prof_bare. */
+double bench_prof_rate(const struct bench_prof *p);
+/* A table of the run by operation. The bounds are `rate`, and `read`, the memory's speed in bytes
+ * per second. */
+void bench_prof_print(const struct bench_prof *p, const char *title, double rate, double read);
 
 #endif
