@@ -56,11 +56,13 @@ static int train_open_model(struct train *t, struct err *e)
 {
     const struct train_opts *o = &t->o;
     struct plan plan;
-    int rc = wfile_open(train_source(o), &t->file, e);
+    int rc = wfile_open(train_source(o), &t->file, e), positions;
 
     if (rc != STATUS_OK) {
         return rc;
     }
+    positions = weights_positions(
+        wfile_arch(t->file), o->sglang_context_length != CONF_UNSET ? o->sglang_context_length : 0);
     plan_init(&plan,
               o->numeric_leaves > 0 ? (int)o->numeric_leaves
                                     : weights_default_leaves(wfile_arch(t->file)),
@@ -68,10 +70,10 @@ static int train_open_model(struct train *t, struct err *e)
     rc = device_open(o->device, strcmp(o->device, "cpu") == 0 ? isa_names[o->isa] : o->libtorch,
                      (int)o->threads, &plan, &t->dev, e);
     if (rc == STATUS_OK) {
-        rc = weights_open(t->file, t->dev, 1, 0, &t->w, e);
+        rc = weights_open(t->file, t->dev, 1, positions, &t->w, e);
     }
     if (rc == STATUS_OK && train_opts_needs_ref(o) && !o->debug_rollout_only) {
-        rc = weights_open(t->file, t->dev, 0, 0, &t->ref, e);
+        rc = weights_open(t->file, t->dev, 0, positions, &t->ref, e);
     }
     return rc;
 }
@@ -199,10 +201,10 @@ static int train_open_ports(struct train *t, struct err *e)
     if (o->sglang_context_length != CONF_UNSET && longest > o->sglang_context_length) {
         longest = o->sglang_context_length;
     }
-    if (rollout && longest > t->w->arch.max_positions) {
+    if (rollout && longest > t->w->positions) {
         return ERR(e, STATUS_INPUT,
                    "prompt of %d and %lld new tokens exceed the model's context of %d",
-                   t->longest_prompt, (long long)response, t->w->arch.max_positions);
+                   t->longest_prompt, (long long)response, t->w->positions);
     }
     memset(&eo, 0, sizeof eo);
     samples = o->rollout_batch_size * o->n_samples_per_prompt;
@@ -214,7 +216,7 @@ static int train_open_ports(struct train *t, struct err *e)
     memset(&to, 0, sizeof to);
     to.max_tokens = o->use_dynamic_batch_size ? (int)o->max_tokens_per_gpu : 1;
     to.micro_batch = o->use_dynamic_batch_size ? 0 : (int)o->micro_batch_size;
-    to.max_len = rollout ? (int)longest : t->w->arch.max_positions;
+    to.max_len = rollout ? (int)longest : t->w->positions;
     if (to.micro_batch) {
         to.max_tokens = to.max_len * to.micro_batch;
     }
@@ -272,6 +274,9 @@ static int train_open_run(struct train *t, struct err *e)
     json_object_set_new(manifest, "version", json_string(MILES_VERSION));
     json_object_set_new(manifest, "device", json_string(t->dev->name));
     json_object_set_new(manifest, "isa", json_string(t->dev->isa));
+    if (t->w->positions != t->w->arch.max_positions) { /* a stretched rope's bits depend on it */
+        json_object_set_new(manifest, "positions", json_integer(t->w->positions));
+    }
     rc = runfolder_open(dir, config, manifest, t->start, &t->run, e);
     if (rc == STATUS_OK) {
         log_info(TRAIN, "%s, %.1fM parameters, %s on %lld threads, run folder %s",

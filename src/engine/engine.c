@@ -79,7 +79,7 @@ int engine_open(struct weights *w, const struct engine_opts *o, struct engine **
     g->w = w;
     g->o = *o;
     g->o.max_running = o->max_running > 0 ? o->max_running : 256;
-    g->o.max_context = o->max_context > 0 ? o->max_context : w->arch.max_positions;
+    g->o.max_context = o->max_context > 0 ? o->max_context : w->positions;
     g->o.chunk = o->chunk > 0 ? o->chunk : 512;
     if (g->o.max_context > w->positions) {
         rc = ERR(e, STATUS_INPUT, "a context of %d tokens, the model has positions for %d",

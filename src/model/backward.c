@@ -1,6 +1,7 @@
-/* Owns the reverse order of model/forward.c and the gradients' memory. The output layer's logits
- * are kept from the log-prob pass when they fit, else computed again chunk by chunk; a chunk never
- * cuts a leaf, so the sums are the same either way. */
+/* Owns the reverse order of model/forward.c and the gradients' memory. Logits exist for logit_rows
+ * rows at a time, whatever the number of tokens: log-probs and entropies are taken chunk by chunk,
+ * and the backward pass computes a chunk's logits again from the row statistics (unless one chunk
+ * held all). A chunk never cuts a leaf, so the sums are the same either way. */
 #include "model/backward.h"
 
 #include <string.h>
@@ -69,6 +70,7 @@ int backward_open(struct forward *f, int logit_rows, struct backward **out, stru
     b->max = mem_alloc(sizeof(float) * (size_t)f->max_rows);
     b->logz = mem_alloc(sizeof(float) * (size_t)f->max_rows);
     b->ent = mem_alloc(sizeof(float) * (size_t)f->max_rows);
+    b->chunk_leaf = mem_alloc(sizeof(int32_t) * ((size_t)f->max_rows + 1));
     backward_shapes(w, f->max_rows, logit_rows, s);
     for (int i = 0; rc == STATUS_OK && i < BACKWARD_TENSORS; i++) {
         if (s[i].cols) {
@@ -104,6 +106,7 @@ void backward_close(struct backward *b)
     mem_free(b->max);
     mem_free(b->logz);
     mem_free(b->ent);
+    mem_free(b->chunk_leaf);
     mem_free(b);
 }
 
@@ -160,7 +163,6 @@ static void backward_output(struct backward *b, const struct backward_req *r)
     struct device *d = f->w->dev;
     const struct device_ops *op = d->ops;
     const struct logit_spec spec = forward_logit_spec(&f->w->arch, r->temperature);
-    int32_t start[2];
     int l = 0;
 
     while (l < r->nleaf) {
@@ -185,23 +187,11 @@ static void backward_output(struct backward *b, const struct backward_req *r)
         op->logp_bwd(d, &lg, &spec, r->target + from, b->max + from, b->logz + from, b->ent + from,
                      r->g + from, r->ge ? r->ge + from : NULL, &dl);
         op->linear_dx(d, &dl, &f->w->lm_head.w->view, &dx);
-        /* leaf bounds relative to the chunk, one leaf at a time when they do not start at 0 */
-        if (from == 0) {
-            leaves.n = end - l;
-            leaves.start = r->leaf + l;
-            op->linear_dw(d, &dl, &x, &leaves, grad_of(b, f->w->lm_head.w));
-        } else {
-            for (int i = l; i < end; i++) {
-                struct tensor dli =
-                    tensor_rows(&dl, r->leaf[i] - from, r->leaf[i + 1] - r->leaf[i]);
-                struct tensor xi = tensor_rows(&x, r->leaf[i] - from, r->leaf[i + 1] - r->leaf[i]);
-                start[0] = 0;
-                start[1] = (int32_t)dli.rows;
-                leaves.n = 1;
-                leaves.start = start;
-                op->linear_dw(d, &dli, &xi, &leaves, grad_of(b, f->w->lm_head.w));
-            }
+        for (int i = l; i <= end; i++) {
+            b->chunk_leaf[i - l] = r->leaf[i] - from;
         }
+        leaves = (struct leaf_rows){end - l, b->chunk_leaf};
+        op->linear_dw(d, &dl, &x, &leaves, grad_of(b, f->w->lm_head.w));
         l = end;
     }
 }

@@ -36,12 +36,14 @@ struct backward {
     int kept;                             /* 1: logits hold all rows of the last backward_logp */
     struct tensor logits, dlogits;        /* (logit_rows, V) f32, bf16 */
     float *max, *logz, *ent;              /* (max_rows) statistics of the last backward_logp */
+    int32_t *chunk_leaf;                  /* (max_rows + 1) leaves of a chunk of logits */
     struct tensor dh, dy16, dpick, dx16;  /* (n, H) f32, bf16; (n, H) bf16; (n, H) bf16 */
     struct tensor dout;                   /* (n, H) f32, behind norms of outputs; else empty */
     struct tensor dact, dgu, dattn, dqkv; /* bf16 */
     struct tensor dq, dkv;                /* f32 */
 };
 
+/* logit_rows: rows of logits that exist at a time, at least those of a leaf (PLAN_LEAF). */
 int backward_open(struct forward *f, int logit_rows, struct backward **out, struct err *e);
 void backward_close(struct backward *b);
 void backward_zero(struct backward *b);

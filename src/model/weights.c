@@ -2,6 +2,7 @@
  * derived from struct arch alone, so every family passes through the same code. */
 #include "model/weights.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,6 +17,13 @@ int weights_default_leaves(const struct arch *a)
 {
     int k = a->n_heads * a->head_dim;
     return plan_default_leaves(k < a->intermediate ? k : a->intermediate);
+}
+
+int weights_positions(const struct arch *a, int64_t context)
+{
+    int stretches = a->rope[ARCH_ATTN_FULL].kind == ARCH_ROPE_DYNAMIC;
+    return stretches && context > a->max_positions && context <= INT_MAX ? (int)context
+                                                                         : a->max_positions;
 }
 
 /* Next free parameter. */

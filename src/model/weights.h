@@ -74,6 +74,10 @@ struct weights {
 /* The number of leaves a run of this model uses by default (contract C1). */
 int weights_default_leaves(const struct arch *a);
 
+/* The longest context of a run that asks for `context` tokens (0: no wish): the model's own length,
+ * or more where its rope is made to stretch (`dynamic`). */
+int weights_positions(const struct arch *a, int64_t context);
+
 /* Reads and packs all parameters. dev's plan says R and the rounding. `positions` is the longest
  * context of the run, 0: the model's; it bounds the rope tables, and rope of the kind `dynamic`
  * depends on it (model/ropes.h). One reference is the caller's. */

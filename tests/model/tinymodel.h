@@ -40,6 +40,7 @@ static const struct tinymodel_kind {
     {"gemma3", "gemma3_text",
      ", \"sliding_window\": 70, \"sliding_window_pattern\": 2, \"query_pre_attn_scalar\": 24"},
     {"glm4", "glm4", ""},
+    {"llama-vision", "llama", ""}, /* beside it a tensor that is not a text model's */
 };
 
 struct tinymodel {
@@ -137,6 +138,9 @@ static inline void tinymodel_shapes(const struct tinymodel_spec *s, const struct
         }
     }
     tinymodel_add(l, a, -1, "norm.weight", a->hidden, 0, sharp - (1.0f - one), 0.3f * sharp);
+    if (strcmp(s->family, "llama-vision") == 0) {
+        tinymodel_add(l, a, -2, "vision_tower.weight", 5, 3, 0.0f, 1.0f);
+    }
     if (!s->tied) {
         tinymodel_add(l, a, -2, a->head, a->vocab, a->hidden, 0.0f, wh);
     }
