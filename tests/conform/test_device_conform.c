@@ -451,7 +451,7 @@ static void attn_run_open(struct attn_run *a, struct device *d, const struct hea
     memset(a, 0, sizeof *a);
     a->d = d;
     a->s = s;
-    assert_ok(device_kv(d, &a->kv, 2, h->n_kv_heads, h->head_dim, PAGES, &e), &e);
+    assert_ok(device_kv(d, &a->kv, 2, h->n_kv_heads, h->head_dim, PAGES + 1, &e), &e);
     a->cos = filled(d, DTYPE_F32, POSITIONS, h->rot / 2, 0.7f);
     a->sin = filled(d, DTYPE_F32, POSITIONS, h->rot / 2, 0.7f);
     a->qw = half(d, 1, h->head_dim, 1);
@@ -568,8 +568,8 @@ static void case_decode(struct device *d, const void *arg, struct result *out)
         struct tensor qkv, q, o;
         if (to == 75) { /* the first sequence goes on with a copy of its last page */
             int last = (to - 1) / PLAN_KV_BLOCK;
-            device_kv_copy(&a.kv, a.pages[0][last], PAGES - 1);
-            a.pages[0][last] = PAGES - 1;
+            device_kv_copy(&a.kv, a.pages[0][last], PAGES);
+            a.pages[0][last] = PAGES;
         }
         qkv = half(d, r.n, nq + 2 * nkv, 1);
         q = half_empty(d, r.n, nq);
@@ -803,6 +803,47 @@ static void test_open(void **state)
     assert_null(d);
 }
 
+/* What torch refuses is told by device_fault, once, and the device goes on afterwards; memory that
+ * is not there is an error at once. */
+static void test_refusals(void **state)
+{
+    int ran = 0;
+    (void)state;
+    for (int i = 0; i < n_devices[0]; i++) {
+        struct device *d = devices[0][i];
+        struct tensor x, y, z, huge;
+        struct wview v;
+        struct err e = {0};
+        float got[96] = {0};
+        if (strncmp(d->name, "torch", 5) != 0) {
+            continue;
+        }
+        x = half(d, 3, 64, 1);
+        y = half_empty(d, 3, 32);
+        z = half(d, 3, 32, 1);
+        assert_ok(device_wview(d, &v, 32, 96, 0, &e), &e); /* 96 inputs, x has 64 */
+        d->ops->linear(d, &x, &v, NULL, NULL, &y);
+        d->ops->copy(d, &z, &y); /* does nothing: the fault is not told yet */
+        assert_int_equal(device_fault(d, &e), STATUS_FAIL);
+        assert_non_null(strstr(e.msg, "aten::linear"));
+        assert_int_equal(device_fault(d, &e), STATUS_OK);
+        d->ops->copy(d, &z, &y);
+        device_download_f32(&y, got);
+        assert_true(got[0] != 0.0f);
+        assert_int_equal(device_tensor(d, &huge, DTYPE_F32, (int64_t)1 << 32, 1 << 20, &e),
+                         STATUS_NOMEM);
+        device_tensor_free(&huge);
+        device_tensor_free(&x);
+        device_tensor_free(&y);
+        device_tensor_free(&z);
+        device_wview_free(&v);
+        ran++;
+    }
+    if (!ran) {
+        skip();
+    }
+}
+
 /* Only cpu and ref promise bits. */
 static void test_caps(void **state)
 {
@@ -820,10 +861,11 @@ static void test_caps(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_open),   cmocka_unit_test(test_caps),
-        cmocka_unit_test(test_linear), cmocka_unit_test(test_norm),
-        cmocka_unit_test(test_attn),   cmocka_unit_test(test_logp),
-        cmocka_unit_test(test_rows),   cmocka_unit_test(test_optimizer),
+        cmocka_unit_test(test_open),      cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_caps),      cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_norm),      cmocka_unit_test(test_attn),
+        cmocka_unit_test(test_logp),      cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_optimizer),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
