@@ -51,7 +51,7 @@ env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 PIP_CERT="${PI
     PIP_INDEX_URL="${PIP_INDEX_URL:-}" PIP_FIND_LINKS="" \
     chroot "$NEW" bash /root/commands.sh >&2 || lib_die "README's commands failed"
 
-[ -z "$(find "$NEW" -type d -name torch -path '*-packages*' | head -n 1)" ] ||
+[ -z "$(find "$NEW" -xdev -type d -name torch -path '*-packages*' | head -n 1)" ] ||
     lib_die "torch was installed"
 read -r first last < <(lib_metric "$NEW/root/miles/runs/add-smollm2-42/run" rollout/raw_reward |
     awk '{ r[NR] = $1 } END { print (r[1] + r[2]) / 2, (r[NR - 1] + r[NR]) / 2 }')
