@@ -130,6 +130,15 @@ int fsio_map(const char *path, const uint8_t **data, size_t *len, struct err *e)
     return STATUS_OK;
 }
 
+void fsio_forget(const uint8_t *p, size_t n)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t from = ((uintptr_t)p + page - 1) / page * page, to = ((uintptr_t)p + n) / page * page;
+    if (from < to) {
+        madvise((void *)from, to - from, MADV_DONTNEED);
+    }
+}
+
 void fsio_unmap(const uint8_t *data, size_t len)
 {
     if (data && len) {

@@ -12,6 +12,9 @@ int fsio_read(const char *path, size_t max, char **data, size_t *len, struct err
 
 /* Read-only map of a whole file. Unmap with fsio_unmap. An empty file maps to "" with len 0. */
 int fsio_map(const char *path, const uint8_t **data, size_t *len, struct err *e);
+/* Lets go of a map's pages in [p, p + n): they count as this process's memory no longer and come
+ * from the file again when they are read. */
+void fsio_forget(const uint8_t *p, size_t n);
 void fsio_unmap(const uint8_t *data, size_t len);
 
 /* Writes path.tmp, syncs it, renames it over path and syncs the folder: all or nothing. */

@@ -74,6 +74,35 @@ uint64_t mem_count(void)
     return atomic_load_explicit(&mem_n, memory_order_relaxed);
 }
 
+/* A line of /proc/self/status, in KiB there. */
+static int64_t mem_status(const char *key)
+{
+    FILE *f = fopen("/proc/self/status", "re");
+    char line[256];
+    long long kib = -1;
+    size_t n = strlen(key);
+
+    while (f && kib < 0 && fgets(line, sizeof line, f)) {
+        if (strncmp(line, key, n) == 0 && sscanf(line + n, "%lld", &kib) != 1) {
+            break;
+        }
+    }
+    if (f) {
+        fclose(f);
+    }
+    return kib < 0 ? -1 : (int64_t)kib * 1024;
+}
+
+int64_t mem_resident(void)
+{
+    return mem_status("VmRSS:");
+}
+
+int64_t mem_peak(void)
+{
+    return mem_status("VmHWM:");
+}
+
 void *mem_map(size_t n)
 {
     void *p = mmap(NULL, n ? n : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

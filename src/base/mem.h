@@ -16,6 +16,10 @@ char *mem_strdup(const char *s);                    /* NULL gives NULL */
 char *mem_strndup(const char *s, size_t n);
 void mem_free(void *p); /* NULL is fine */
 uint64_t mem_count(void);
+/* Bytes of this process in memory now, and the most there ever were; -1 when the system does not
+ * say. */
+int64_t mem_resident(void);
+int64_t mem_peak(void);
 
 /* Large zeroed block of its own pages (huge pages where the kernel gives them). NULL on failure.
  * Free with mem_unmap and the same size. */

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "base/world.h"
 #include "cli/cmd.h"
 #include "cli/known_flags.h"
@@ -28,6 +29,7 @@ struct train {
     struct train_opts o;
     struct wfile *file, *ref_file;
     struct device *dev;
+    struct weights *shape; /* of w: what memory is planned with */
     struct weights *w, *ref;
     struct promptenc enc;
     struct prompts *data;
@@ -37,7 +39,12 @@ struct train {
     struct port_native ports;
     int ports_open;
     struct runfolder *run;
+    struct engine_opts engine;
+    struct trainer_opts trainer;
+    int rollout;     /* samples are drawn here */
+    int64_t planned; /* bytes */
     int longest_prompt;
+    int positions;        /* longest context of the run */
     int64_t prompt_limit; /* tokens; longer prompts of the set being read are left out */
     int64_t start, num_rollout, sched_pos;
     json_t *state; /* of the checkpoint */
@@ -52,16 +59,21 @@ static const char *train_source(const struct train_opts *o)
     return o->ref_load ? o->ref_load : o->hf_checkpoint;
 }
 
-static int train_open_model(struct train *t, struct err *e)
+static int train_use(const struct train_opts *o)
+{
+    return WEIGHTS_TRAIN | (o->no_weight_transposes ? WEIGHTS_NO_TRANSPOSES : 0);
+}
+
+static int train_open_device(struct train *t, struct err *e)
 {
     const struct train_opts *o = &t->o;
     struct plan plan;
-    int rc = wfile_open(train_source(o), &t->file, e), positions;
+    int rc = wfile_open(train_source(o), &t->file, e);
 
     if (rc != STATUS_OK) {
         return rc;
     }
-    positions = weights_positions(
+    t->positions = weights_positions(
         wfile_arch(t->file), o->sglang_context_length != CONF_UNSET ? o->sglang_context_length : 0);
     plan_init(&plan,
               o->numeric_leaves > 0 ? (int)o->numeric_leaves
@@ -70,10 +82,21 @@ static int train_open_model(struct train *t, struct err *e)
     rc = device_open(o->device, strcmp(o->device, "cpu") == 0 ? isa_names[o->isa] : o->libtorch,
                      (int)o->threads, &plan, &t->dev, e);
     if (rc == STATUS_OK) {
-        rc = weights_open(t->file, t->dev, 1, positions, &t->w, e);
+        rc = weights_shape(wfile_arch(t->file), t->dev, train_use(o), &t->shape, e);
     }
-    if (rc == STATUS_OK && train_opts_needs_ref(o) && !o->debug_rollout_only) {
-        rc = weights_open(t->file, t->dev, 0, positions, &t->ref, e);
+    return rc;
+}
+
+static int train_has_ref(const struct train_opts *o)
+{
+    return train_opts_needs_ref(o) && !o->debug_rollout_only;
+}
+
+static int train_open_model(struct train *t, struct err *e)
+{
+    int rc = weights_open(t->file, t->dev, train_use(&t->o), t->positions, &t->w, e);
+    if (rc == STATUS_OK && train_has_ref(&t->o)) {
+        rc = weights_open(t->file, t->dev, 0, t->positions, &t->ref, e);
     }
     return rc;
 }
@@ -185,15 +208,16 @@ static int train_open_hubs(struct train *t, struct err *e)
     return rc;
 }
 
-static int train_open_ports(struct train *t, struct err *e)
+/* What the engine and the trainer will be opened with. */
+static int train_port_opts(struct train *t, struct err *e)
 {
     const struct train_opts *o = &t->o;
-    struct engine_opts eo;
-    struct trainer_opts to;
+    struct engine_opts *eo = &t->engine;
+    struct trainer_opts *to = &t->trainer;
     int64_t response = o->rollout_max_response_len == CONF_UNSET ? 0 : o->rollout_max_response_len;
-    int64_t longest, samples;
-    int rollout = !o->debug_train_only && !o->load_debug_rollout_data;
+    int64_t longest, samples = o->rollout_batch_size * o->n_samples_per_prompt;
 
+    t->rollout = !o->debug_train_only && !o->load_debug_rollout_data;
     if (t->nevals && o->eval_max_response_len > response) {
         response = o->eval_max_response_len;
     }
@@ -201,31 +225,80 @@ static int train_open_ports(struct train *t, struct err *e)
     if (o->sglang_context_length != CONF_UNSET && longest > o->sglang_context_length) {
         longest = o->sglang_context_length;
     }
-    if (rollout && longest > t->w->positions) {
+    if (t->rollout && longest > t->positions) {
         return ERR(e, STATUS_INPUT,
                    "prompt of %d and %lld new tokens exceed the model's context of %d",
-                   t->longest_prompt, (long long)response, t->w->positions);
+                   t->longest_prompt, (long long)response, t->positions);
     }
-    memset(&eo, 0, sizeof eo);
-    samples = o->rollout_batch_size * o->n_samples_per_prompt;
-    eo.max_running =
+    eo->max_running =
         (int)(o->sglang_max_running_requests != CONF_UNSET ? o->sglang_max_running_requests
               : samples < 256                              ? (samples < 64 ? 64 : samples)
                                                            : 256);
-    eo.max_context = (int)longest;
-    memset(&to, 0, sizeof to);
-    to.max_tokens = o->use_dynamic_batch_size ? (int)o->max_tokens_per_gpu : 1;
-    to.micro_batch = o->use_dynamic_batch_size ? 0 : (int)o->micro_batch_size;
-    to.max_len = rollout ? (int)longest : t->w->positions;
-    if (to.micro_batch) {
-        to.max_tokens = to.max_len * to.micro_batch;
+    eo->max_context = (int)longest;
+    to->max_tokens = o->use_dynamic_batch_size ? (int)o->max_tokens_per_gpu : 1;
+    to->micro_batch = o->use_dynamic_batch_size ? 0 : (int)o->micro_batch_size;
+    to->max_len = t->rollout ? (int)longest : t->positions;
+    if (to->micro_batch) {
+        to->max_tokens = to->max_len * to->micro_batch;
     }
-    to.temperature = (float)o->rollout_temperature;
-    train_opts_loss(o, &to.loss);
-    to.entropy = to.loss.entropy || to.loss.entropy_coef != 0.0f;
+    to->temperature = (float)o->rollout_temperature;
+    train_opts_loss(o, &to->loss);
+    to->entropy = to->loss.entropy || to->loss.entropy_coef != 0.0f;
+    to->optim.m_bf16 = o->exp_avg_dtype;
+    to->optim.v_bf16 = o->exp_avg_sq_dtype;
+    to->recompute = o->recompute_granularity == 0   ? FORWARD_FULL
+                    : o->recompute_granularity == 1 ? FORWARD_SELECTIVE
+                                                    : FORWARD_KEEP_ALL;
+    to->recompute_layers = o->recompute_method == 1 ? (int)o->recompute_num_layers : 0;
+    return STATUS_OK;
+}
+
+static void train_plan_row(struct train *t, const char *what, int64_t bytes)
+{
+    if (bytes > 0) {
+        log_info(TRAIN, "memory plan: %9.1f MiB  %s", (double)bytes / 1048576.0, what);
+        t->planned += bytes;
+    }
+}
+
+/* The most memory the run will hold, from the functions that size what will be allocated. */
+static void train_plan(struct train *t)
+{
+    const struct train_opts *o = &t->o;
+    int64_t samples = o->rollout_batch_size * o->n_samples_per_prompt;
+    struct trainer_bytes b = {0};
+
+    train_plan_row(t, "weights", weights_bytes(t->shape, t->positions));
+    if (train_has_ref(o)) {
+        struct weights *ref;
+        if (weights_shape(&t->shape->arch, t->dev, 0, &ref, NULL) == STATUS_OK) {
+            train_plan_row(t, "weights of the reference model", weights_bytes(ref, t->positions));
+            weights_release(ref);
+        }
+    }
+    if (!o->debug_rollout_only) {
+        trainer_bytes(t->shape, &t->trainer, &b);
+    }
+    train_plan_row(t, "gradients", b.grads);
+    train_plan_row(t, "optimizer", b.optim);
+    train_plan_row(t, "activations", b.activations);
+    train_plan_row(t, "logits", b.logits);
+    train_plan_row(t, "scratch", b.scratch);
+    if (t->rollout) {
+        int most =
+            t->nevals || samples > t->engine.max_running ? t->engine.max_running : (int)samples;
+        train_plan_row(t, "rollout: KV pages, activations, logits",
+                       engine_bytes(t->shape, &t->engine, most));
+    }
+    train_plan_row(t, "program, tokenizer, prompts", mem_resident());
+    log_info(TRAIN, "memory plan: %9.1f MiB  in all", (double)t->planned / 1048576.0);
+}
+
+static int train_open_ports(struct train *t, struct err *e)
+{
     t->ports_open = 1;
-    return port_native_open(&t->ports, t->w, t->ref, t->file, rollout ? &eo : NULL,
-                            o->debug_rollout_only ? NULL : &to, e);
+    return port_native_open(&t->ports, t->w, t->ref, t->file, t->rollout ? &t->engine : NULL,
+                            t->o.debug_rollout_only ? NULL : &t->trainer, e);
 }
 
 /* Resumes from --load when there is a checkpoint. */
@@ -279,9 +352,8 @@ static int train_open_run(struct train *t, struct err *e)
     }
     rc = runfolder_open(dir, config, manifest, t->start, &t->run, e);
     if (rc == STATUS_OK) {
-        log_info(TRAIN, "%s, %.1fM parameters, %s on %lld threads, run folder %s",
-                 t->w->arch.family, (double)weights_count(t->w) / 1e6, t->dev->isa,
-                 (long long)(o->threads ? o->threads : 0), dir);
+        log_info(TRAIN, "%s, %.1fM parameters, %s on %d threads, run folder %s", t->w->arch.family,
+                 (double)weights_count(t->w) / 1e6, t->dev->isa, pool_size(t->dev->pool), dir);
     }
     json_decref(config);
     json_decref(manifest);
@@ -323,6 +395,8 @@ static int train_run(struct train *t, struct err *e)
     }
     progress_close(&bar);
     loop_close(l);
+    log_info(TRAIN, "memory used: %.1f MiB at most, %.1f MiB were planned",
+             (double)mem_peak() / 1048576.0, (double)t->planned / 1048576.0);
     return rc;
 }
 
@@ -342,6 +416,7 @@ static void train_close(struct train *t)
     promptenc_close(&t->enc);
     weights_release(t->ref);
     weights_release(t->w);
+    weights_release(t->shape);
     device_close(t->dev);
     wfile_close(t->file);
     json_decref(t->state);
@@ -361,7 +436,7 @@ static int train_all(struct train *t, struct err *e)
         rc = ckpt_clean(t->o.save, e);
     }
     if (rc == STATUS_OK) {
-        rc = train_open_model(t, e);
+        rc = train_open_device(t, e);
     }
     if (rc == STATUS_OK) {
         rc = train_open_data(t, e);
@@ -372,6 +447,13 @@ static int train_all(struct train *t, struct err *e)
     }
     if (rc == STATUS_OK) {
         rc = train_open_hubs(t, e);
+    }
+    if (rc == STATUS_OK) {
+        rc = train_port_opts(t, e);
+    }
+    if (rc == STATUS_OK) {
+        train_plan(t);
+        rc = train_open_model(t, e);
     }
     if (rc == STATUS_OK) {
         rc = train_open_ports(t, e);

@@ -68,6 +68,25 @@ static int engine_own_pages(const struct engine_queued *q)
     return pages_for(q->q.ntokens + q->q.max_new) - (q->q.ntokens - 1) / PLAN_KV_BLOCK;
 }
 
+static void engine_defaults(const struct weights *w, struct engine_opts *o)
+{
+    o->max_running = o->max_running > 0 ? o->max_running : 256;
+    o->max_context = o->max_context > 0 ? o->max_context : w->positions;
+    o->chunk = o->chunk > 0 ? o->chunk : 512;
+}
+
+int64_t engine_bytes(const struct weights *w, const struct engine_opts *opts, int running)
+{
+    struct engine_opts o = *opts;
+    int64_t page = (int64_t)device_kv_page_bytes(w->dev, w->arch.n_layers, w->arch.n_kv_heads,
+                                                 w->arch.head_dim);
+    engine_defaults(w, &o);
+    running = running < o.max_running ? running : o.max_running;
+    return forward_bytes(w, running + o.chunk, 0, FORWARD_KEEP_ALL, 0) +
+           2 * device_tensor_bytes(DTYPE_F32, running, w->arch.vocab) +
+           page * pages_for(o.max_context) * running;
+}
+
 int engine_open(struct weights *w, const struct engine_opts *o, struct engine **out, struct err *e)
 {
     struct engine *g = mem_alloc(sizeof *g);
@@ -78,9 +97,7 @@ int engine_open(struct weights *w, const struct engine_opts *o, struct engine **
 
     g->w = w;
     g->o = *o;
-    g->o.max_running = o->max_running > 0 ? o->max_running : 256;
-    g->o.max_context = o->max_context > 0 ? o->max_context : w->positions;
-    g->o.chunk = o->chunk > 0 ? o->chunk : 512;
+    engine_defaults(w, &g->o);
     if (g->o.max_context > w->positions) {
         rc = ERR(e, STATUS_INPUT, "a context of %d tokens, the model has positions for %d",
                  g->o.max_context, w->positions);

@@ -46,9 +46,18 @@ int64_t backward_bytes(const struct weights *w, int max_rows, int logit_rows)
     int64_t n = 0;
     backward_shapes(w, max_rows, logit_rows, s);
     for (int i = 0; i < BACKWARD_TENSORS; i++) {
-        n += s[i].rows * ((s[i].cols + 31) / 32 * 32) * (int64_t)dtype_size(s[i].dtype);
+        n += device_tensor_bytes(s[i].dtype, s[i].rows, s[i].cols);
     }
-    return n + weights_count(w) * 8 + (int64_t)max_rows * 12;
+    return n + (int64_t)max_rows * 12;
+}
+
+int64_t backward_grad_bytes(const struct weights *w)
+{
+    int64_t n = 0;
+    for (int i = 0; i < w->nparams; i++) {
+        n += device_tensor_bytes(DTYPE_I64, w->params[i].rows, w->params[i].cols);
+    }
+    return n;
 }
 
 static struct tensor *backward_tensor(struct backward *b, const struct backward_shape *s)
@@ -218,14 +227,14 @@ static void backward_out(struct backward *b, const struct param *post, const str
     }
 }
 
-static void backward_layer(struct backward *b, int i, const struct rows *rows,
-                           const struct kv_store *kv, const struct leaf_rows *leaves)
+static void backward_layer(struct backward *b, int i, const struct rows *rows, struct kv_store *kv,
+                           const struct leaf_rows *leaves)
 {
     struct forward *f = b->f;
     struct device *d = f->w->dev;
     const struct device_ops *op = d->ops;
     const struct weights_layer *p = &f->w->layers[i];
-    struct forward_layer l = f->layers[i];
+    struct forward_layer l = forward_again(f, i, rows, kv);
     const struct norm n1 = forward_norm(&f->w->arch, p->attn_norm);
     const struct norm n2 = forward_norm(&f->w->arch, p->mlp_norm);
     const struct norm qn = forward_norm(&f->w->arch, p->q_norm);
@@ -238,9 +247,6 @@ static void backward_layer(struct backward *b, int i, const struct rows *rows,
     struct tensor dqkv = tensor_rows(&b->dqkv, 0, n), dq = tensor_rows(&b->dq, 0, n);
     struct tensor dkv = tensor_rows(&b->dkv, 0, n);
 
-    for (struct tensor *t = &l.h_in; t <= &l.rstd4; t++) {
-        t->rows = n;
-    }
     /* mlp */
     backward_out(b, p->mlp_post, p->down.bias, &l.mlp_out, &l.rstd4, leaves, &dy);
     op->linear_dx(d, &dy, &p->down.w->view, &dact);
@@ -269,8 +275,7 @@ static void backward_layer(struct backward *b, int i, const struct rows *rows,
 }
 
 void backward_run(struct backward *b, const struct rows *rows, const int32_t *tokens,
-                  const struct kv_store *kv, const struct leaf_rows *leaves,
-                  const struct backward_req *r)
+                  struct kv_store *kv, const struct leaf_rows *leaves, const struct backward_req *r)
 {
     struct forward *f = b->f;
     struct device *d = f->w->dev;

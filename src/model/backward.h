@@ -47,14 +47,15 @@ struct backward {
 int backward_open(struct forward *f, int logit_rows, struct backward **out, struct err *e);
 void backward_close(struct backward *b);
 void backward_zero(struct backward *b);
-/* Bytes that backward_open will take. */
+/* Bytes that backward_open will take: for its rows, and for the gradients. */
 int64_t backward_bytes(const struct weights *w, int max_rows, int logit_rows);
+int64_t backward_grad_bytes(const struct weights *w);
 
 /* Log-probs (and entropies) of the requested tokens of the last forward run. */
 void backward_logp(struct backward *b, const struct backward_req *r);
 /* Adds the gradients. rows and tokens as given to forward_run; leaves cut the rows. */
 void backward_run(struct backward *b, const struct rows *rows, const int32_t *tokens,
-                  const struct kv_store *kv, const struct leaf_rows *leaves,
+                  struct kv_store *kv, const struct leaf_rows *leaves,
                   const struct backward_req *r);
 
 /* The same log-probs without a backward pass: logits may be any f32 tensor of at least one row. */

@@ -327,6 +327,7 @@ int safetensors_read_f32(const struct safetensors_tensor *t, float *dst, int64_t
             dst[i] = halves_to_f32(halves_load16(t->data + i * 2));
         }
     }
+    fsio_forget(t->data, t->nbytes);
     return STATUS_OK;
 }
 
@@ -350,6 +351,7 @@ int safetensors_read_bf16(const struct safetensors_tensor *t, uint16_t *dst, int
             dst[i] = dtype_to_bf16(halves_to_f32(halves_load16(t->data + i * 2)));
         }
     }
+    fsio_forget(t->data, t->nbytes);
     return STATUS_OK;
 }
 

@@ -203,11 +203,18 @@ static int weights_rope_table(struct weights *w, enum arch_attn kind, struct err
     return STATUS_OK;
 }
 
-/* One pair of tables for each rope that layers use; equal ropes share theirs. */
+/* Pairs of rope tables: equal ropes share theirs. */
+static int weights_rope_count(const struct weights *w)
+{
+    const struct arch_rope *r = w->arch.rope;
+    return memcmp(&r[ARCH_ATTN_FULL], &r[ARCH_ATTN_SLIDING], sizeof *r) == 0 ? 1 : 2;
+}
+
+/* One pair of tables for each rope that layers use. */
 static int weights_ropes(struct weights *w, struct err *e)
 {
     const struct arch *a = &w->arch;
-    int one = memcmp(&a->rope[ARCH_ATTN_FULL], &a->rope[ARCH_ATTN_SLIDING], sizeof a->rope[0]) == 0;
+    int one = weights_rope_count(w) == 1;
     int rc = weights_rope_table(w, ARCH_ATTN_FULL, e);
 
     if (rc == STATUS_OK && !one) {
@@ -267,25 +274,23 @@ static int weights_check(const struct arch *a, struct err *e)
     return STATUS_OK;
 }
 
-static int weights_read_file(void *arg, const char *name, uint16_t *dst, int64_t count,
-                             struct err *e)
+/* 1: linear layers read this parameter through a packed view. */
+static int weights_packed(const struct weights *w, const struct param *p)
 {
-    return wfile_read_bf16(arg, name, dst, count, e);
+    return p->kind == WEIGHTS_LINEAR || p == w->lm_head.w;
 }
 
-int weights_open(const struct wfile *f, struct device *dev, int trainable, int positions,
-                 struct weights **out, struct err *e)
+/* 1: the plain rows are needed beside the view: for lookups, or because the device cannot take them
+ * out of the view again. */
+static int weights_plain(const struct weights *w, const struct param *p)
 {
-    return weights_build(wfile_arch(f), weights_read_file, (void *)f, dev, trainable, positions,
-                         out, e);
+    return p->kind != WEIGHTS_LINEAR || (w->trainable && !(w->dev->caps & DEVICE_SPLIT_STATE));
 }
 
-int weights_build(const struct arch *a, weights_read_fn *read, void *arg, struct device *dev,
-                  int trainable, int positions, struct weights **out, struct err *e)
+int weights_shape(const struct arch *a, struct device *dev, int use, struct weights **out,
+                  struct err *e)
 {
     struct weights *w;
-    int64_t largest = 0;
-    void *buf = NULL;
     int rc = weights_check(a, e);
 
     if (rc != STATUS_OK) {
@@ -294,11 +299,56 @@ int weights_build(const struct arch *a, weights_read_fn *read, void *arg, struct
     w = mem_alloc(sizeof *w);
     w->arch = *a;
     w->dev = dev;
-    w->trainable = trainable;
+    w->trainable = (use & WEIGHTS_TRAIN) != 0;
+    w->transposes = w->trainable && !(use & WEIGHTS_NO_TRANSPOSES);
     w->refs = 1;
+    w->positions = a->max_positions;
     w->params = mem_alloc(sizeof *w->params * (size_t)(a->n_layers * WEIGHTS_PER_LAYER + 3));
     w->layers = mem_alloc(sizeof *w->layers * (size_t)a->n_layers);
     weights_layout(w);
+    *out = w;
+    return STATUS_OK;
+}
+
+int64_t weights_bytes(const struct weights *w, int positions)
+{
+    int64_t rows = positions > 0 ? positions : w->arch.max_positions;
+    int64_t n = device_tensor_bytes(DTYPE_F32, rows, w->arch.rot / 2) * 2 * weights_rope_count(w);
+    for (int i = 0; i < w->nparams; i++) {
+        const struct param *p = &w->params[i];
+        if (weights_packed(w, p)) {
+            n += device_wview_bytes(w->dev, p->rows, p->cols, w->transposes);
+        }
+        if (weights_plain(w, p)) {
+            n += device_tensor_bytes(device_half(w->dev), p->rows, p->cols);
+        }
+    }
+    return n;
+}
+
+static int weights_read_file(void *arg, const char *name, uint16_t *dst, int64_t count,
+                             struct err *e)
+{
+    return wfile_read_bf16(arg, name, dst, count, e);
+}
+
+int weights_open(const struct wfile *f, struct device *dev, int use, int positions,
+                 struct weights **out, struct err *e)
+{
+    return weights_build(wfile_arch(f), weights_read_file, (void *)f, dev, use, positions, out, e);
+}
+
+int weights_build(const struct arch *a, weights_read_fn *read, void *arg, struct device *dev,
+                  int use, int positions, struct weights **out, struct err *e)
+{
+    struct weights *w;
+    int64_t largest = 0;
+    void *buf = NULL;
+    int rc = weights_shape(a, dev, use, &w, e);
+
+    if (rc != STATUS_OK) {
+        return rc;
+    }
     for (int i = 0; i < w->nparams; i++) {
         int64_t n = (int64_t)w->params[i].rows * w->params[i].cols;
         largest = n > largest ? n : largest;
@@ -311,17 +361,17 @@ int weights_build(const struct arch *a, weights_read_fn *read, void *arg, struct
     for (int i = 0; i < w->nparams; i++) {
         struct param *p = &w->params[i];
         rc = weights_load(w, read, arg, p, buf, e);
-        if (rc == STATUS_OK && (p->kind == WEIGHTS_LINEAR || p == w->lm_head.w)) {
-            rc = device_wview(dev, &p->view, p->rows, p->cols, trainable, e);
+        if (rc == STATUS_OK && weights_packed(w, p)) {
+            rc = device_wview(dev, &p->view, p->rows, p->cols, w->transposes, e);
         }
         if (rc != STATUS_OK) {
             goto out;
         }
         if (p->view.fwd) {
             dev->ops->pack(dev, &p->w16, &p->view);
-            if (!trainable && p->kind == WEIGHTS_LINEAR) {
-                device_tensor_free(&p->w16);
-            }
+        }
+        if (!weights_plain(w, p)) {
+            device_tensor_free(&p->w16);
         }
     }
     weights_leaves(w);
@@ -369,7 +419,7 @@ int weights_publish(struct weights *w, struct err *e)
     }
     for (int i = 0; i < w->nparams; i++) {
         struct param *p = &w->params[i];
-        if (p->view.fwd) {
+        if (p->view.fwd && p->w16.data) {
             w->dev->ops->pack(w->dev, &p->w16, &p->view);
         }
     }
@@ -392,6 +442,27 @@ struct param *weights_find(struct weights *w, const char *name, int *row0, int *
     return NULL;
 }
 
+/* Rows [row0, row0 + rows) of a weight that only its packed view holds. */
+static int weights_unpack(struct weights *w, const struct param *p, int row0, int rows,
+                          uint16_t *dst, struct err *e)
+{
+    struct tensor t;
+    int step = rows < 1024 ? rows : 1024;
+    int rc = device_tensor(w->dev, &t, DTYPE_BF16, step, p->cols, e);
+
+    for (int r = 0; rc == STATUS_OK && r < rows; r += step) {
+        struct tensor v = tensor_rows(&t, 0, rows - r < step ? rows - r : step);
+        w->dev->ops->unpack(w->dev, &p->view, row0 + r, &v);
+        for (int64_t i = 0; i < v.rows; i++, dst += p->cols) {
+            memcpy(dst, device_host_row(&v, i), (size_t)p->cols * 2);
+        }
+    }
+    if (rc == STATUS_OK) {
+        device_tensor_free(&t);
+    }
+    return rc;
+}
+
 int weights_read_bf16(struct weights *w, const char *name, uint16_t *dst, int64_t count,
                       struct err *e)
 {
@@ -400,19 +471,22 @@ int weights_read_bf16(struct weights *w, const char *name, uint16_t *dst, int64_
     struct weights_part t;
     struct tensor v;
 
-    if (!p || !p->w16.data) {
+    if (!p && strcmp(name, w->arch.head) == 0 && w->arch.tie_embeddings) {
         /* a tied output layer is stored by some models beside the embedding */
-        if (strcmp(name, w->arch.head) == 0 && w->arch.tie_embeddings && w->embed->w16.data) {
-            return weights_read_bf16(w, w->embed->part[0].name, dst, count, e);
-        }
+        return weights_read_bf16(w, w->embed->part[0].name, dst, count, e);
+    }
+    if (!p || !w->trainable) {
         return ERR(e, STATUS_NOTFOUND, "the model in memory has no tensor %s", name);
     }
     t.row0 = row0;
     t.rows = rows;
-    v = weights_part_view(p, &t);
-    if (v.rows * v.cols != count || v.dtype != DTYPE_BF16) {
+    v = p->w16.data ? weights_part_view(p, &t) : (struct tensor){.rows = rows, .cols = p->cols};
+    if (v.rows * v.cols != count || device_half(w->dev) != DTYPE_BF16) {
         return ERR(e, STATUS_FORMAT, "tensor %s has %lld values, %lld were asked for", name,
                    (long long)(v.rows * v.cols), (long long)count);
+    }
+    if (!p->w16.data) {
+        return weights_unpack(w, p, row0, rows, dst, e);
     }
     if (!device_host_row(&v, 0)) { /* a device that only hands out f32: bf16 passes unchanged */
         float *all = mem_map((size_t)count * 4);

@@ -2,7 +2,7 @@
  * anybody holds it.
  *
  *     struct weights *w;
- *     weights_open(file, dev, 0, 0, &w, &e);       0: not trainable, 0: default number of leaves
+ *     weights_open(file, dev, 0, 0, &w, &e);       0: not trainable, 0: all positions
  *     ...
  *     weights_release(w);
  *
@@ -33,7 +33,7 @@ struct param {
     int decay; /* 1: weight decay applies (matrices) */
     int nparts;
     struct weights_part part[3];
-    struct tensor w16; /* (rows, cols) bf16; freed after packing when not trainable */
+    struct tensor w16; /* (rows, cols) bf16; freed after packing when the view says it all */
     struct wview view; /* linear layers, and the embedding when it is the output layer too */
 };
 
@@ -58,8 +58,8 @@ struct weights_rope {
 struct weights {
     struct arch arch;
     struct device *dev;
-    int trainable;
-    int64_t version; /* raised by one each time new values are published */
+    int trainable, transposes; /* transposes: kept beside the forward form */
+    int64_t version;           /* raised by one each time new values are published */
     int refs;
     int nparams;
     struct param *params;
@@ -78,17 +78,27 @@ int weights_default_leaves(const struct arch *a);
  * or more where its rope is made to stretch (`dynamic`). */
 int weights_positions(const struct arch *a, int64_t context);
 
-/* Reads and packs all parameters. dev's plan says R and the rounding. `positions` is the longest
- * context of the run, 0: the model's; it bounds the rope tables, and rope of the kind `dynamic`
- * depends on it (model/ropes.h). One reference is the caller's. */
-int weights_open(const struct wfile *f, struct device *dev, int trainable, int positions,
+enum weights_use {
+    WEIGHTS_TRAIN = 1,        /* gradients will be taken and values change */
+    WEIGHTS_NO_TRANSPOSES = 2 /* the device makes a weight's transpose each time it is needed */
+};
+
+/* Reads and packs all parameters. dev's plan says R and the rounding. use: 0 or WEIGHTS_*.
+ * `positions` is the longest context of the run, 0: the model's; it bounds the rope tables, and
+ * rope of the kind `dynamic` depends on it (model/ropes.h). One reference is the caller's. */
+int weights_open(const struct wfile *f, struct device *dev, int use, int positions,
                  struct weights **out, struct err *e);
 /* The same for a shape without a file: `read` puts the `count` bf16 values of each Hugging Face
  * tensor into dst. */
 typedef int weights_read_fn(void *arg, const char *name, uint16_t *dst, int64_t count,
                             struct err *e);
 int weights_build(const struct arch *a, weights_read_fn *read, void *arg, struct device *dev,
-                  int trainable, int positions, struct weights **out, struct err *e);
+                  int use, int positions, struct weights **out, struct err *e);
+/* The parameters' shapes without any memory behind them, for planning; release it as weights. */
+int weights_shape(const struct arch *a, struct device *dev, int use, struct weights **out,
+                  struct err *e);
+/* Bytes that weights_open takes for these shapes. */
+int64_t weights_bytes(const struct weights *w, int positions);
 struct weights *weights_acquire(struct weights *w);
 void weights_release(struct weights *w); /* frees at the last one; NULL is fine */
 

@@ -110,7 +110,7 @@ int device_open(const char *name, const char *how, int threads, const struct pla
         d->name = "ref";
         d->isa = "c";
         d->ops = &ops_ref_table;
-        d->caps = DEVICE_ROW_EXACT | DEVICE_LAYOUT_EXACT;
+        d->caps = DEVICE_ROW_EXACT | DEVICE_LAYOUT_EXACT | (plan->f32 ? 0 : DEVICE_SPLIT_STATE);
     } else if (torch) {
         rc = torch_open(d, name + 6, how, e);
     } else {
@@ -174,6 +174,17 @@ static void device_unmap(struct device *d, void *p, size_t size)
     }
 }
 
+static int64_t device_ld(int64_t cols)
+{
+    return cols == 1 ? 1 : (cols + 31) / 32 * 32;
+}
+
+int64_t device_tensor_bytes(enum dtype dtype, int64_t rows, int64_t cols)
+{
+    /* 64 values of slack: vector loads of a last short row stay inside */
+    return (rows * device_ld(cols) + 64) * (int64_t)dtype_size(dtype);
+}
+
 int device_tensor(struct device *d, struct tensor *t, enum dtype dtype, int64_t rows, int64_t cols,
                   struct err *e)
 {
@@ -182,10 +193,9 @@ int device_tensor(struct device *d, struct tensor *t, enum dtype dtype, int64_t 
     t->dtype = dtype;
     t->rows = rows;
     t->cols = cols;
-    t->ld = cols == 1 ? 1 : (cols + 31) / 32 * 32;
-    /* 64 values of slack: vector loads of a last short row stay inside */
-    return device_map(d, &t->data, &t->size,
-                      ((size_t)rows * (size_t)t->ld + 64) * dtype_size(dtype), "a tensor", e);
+    t->ld = device_ld(cols);
+    return device_map(d, &t->data, &t->size, (size_t)device_tensor_bytes(dtype, rows, cols),
+                      "a tensor", e);
 }
 
 void device_tensor_free(struct tensor *t)
@@ -227,6 +237,14 @@ int device_wview(struct device *d, struct wview *v, int n, int k, int with_bwd, 
     return rc;
 }
 
+int64_t device_wview_bytes(const struct device *d, int n, int k, int with_bwd)
+{
+    if (strcmp(d->name, "ref") == 0) {
+        return (int64_t)n * k * 4;
+    }
+    return (int64_t)((n + 31) / 32 * 32) * k * (with_bwd ? 4 : 2);
+}
+
 void device_wview_free(struct wview *v)
 {
     if (v) {
@@ -234,6 +252,19 @@ void device_wview_free(struct wview *v)
         device_unmap(v->dev, v->bwd, v->bwd_size);
         v->fwd = v->bwd = NULL;
     }
+}
+
+int64_t device_dw_bytes(const struct device *d, int n, int k, int rows, int leaves)
+{
+    /* both operands in tiles of 32 rows, no tile across two leaves */
+    int64_t tiles = (rows + 31) / 32 + leaves;
+    return d->impl ? tiles * ((int64_t)(n + 31) / 32 * 2 + k / 16) * 1024 : 0;
+}
+
+int64_t device_dx_bytes(const struct device *d, int n, int k)
+{
+    int64_t whole = (int64_t)((n + 31) / 32 * 32) * k * 2;
+    return !d->impl ? 0 : whole < DEVICE_PANEL ? whole : DEVICE_PANEL;
 }
 
 size_t device_kv_page_bytes(const struct device *d, int n_layers, int n_kv_heads, int head_dim)

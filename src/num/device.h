@@ -25,8 +25,11 @@ struct pool;
 
 /* What a device promises about bits (contracts C1, C4). */
 enum {
-    DEVICE_ROW_EXACT = 1,   /* a row's result does not depend on the batch, chunking or threads */
-    DEVICE_LAYOUT_EXACT = 2 /* a gradient does not depend on how leaves were grouped */
+    DEVICE_ROW_EXACT = 1,    /* a row's result does not depend on the batch, chunking or threads */
+    DEVICE_LAYOUT_EXACT = 2, /* a gradient does not depend on how leaves were grouped */
+    /* adamw takes every form of struct adam_param, and unpack exists; without it masters and
+     * moments are f32 and every trainable weight keeps its plain rows */
+    DEVICE_SPLIT_STATE = 4
 };
 
 /* A weight as the device wants it: packed once per version from bf16 (or f32) rows. */
@@ -98,6 +101,17 @@ struct adam_step {
     float lr, beta1, beta2, eps, weight_decay;
     float bias1, bias2_sqrt; /* 1 - beta1^t, sqrt(1 - beta2^t) */
     float grad_scale;        /* clip factor */
+};
+
+/* One parameter of an AdamW step; all (rows, cols). */
+struct adam_param {
+    struct tensor *grad;   /* i64; zero afterwards */
+    struct tensor *master; /* f32; or i16, what the bf16 weight lacks (dtype_split) */
+    struct tensor *m, *v;  /* f32; or bf16, rounded up or down by a counter */
+    struct tensor *w16;    /* plain rows; NULL: the weight is read from view */
+    struct wview *view;    /* packed forms that follow the weight, or NULL */
+    int decay;             /* 0: norms and biases */
+    uint32_t key;          /* of the counter: differs between steps and parameters */
 };
 
 /* Everything below: shapes in comments, H hidden, n rows, bf16 unless said otherwise. In f32 plans
@@ -188,12 +202,14 @@ struct device_ops {
 
     /* Sum of squares of grad (i64, in quanta), exact over blocks of 32 values; see exact.h. */
     void (*sumsq)(struct device *d, const struct tensor *grad, void *exact);
-    /* One AdamW step; w16 (bf16 rows) gets the rounded master. decay 0: norms and biases. */
-    void (*adamw)(struct device *d, struct tensor *grad, struct tensor *master, struct tensor *m,
-                  struct tensor *v, const struct adam_step *s, int decay, struct tensor *w16);
+    /* One AdamW step. The new weight is the rounded master, in w16 and in view. Both forms of the
+     * master give the same bits. */
+    void (*adamw)(struct device *d, const struct adam_param *p, const struct adam_step *s);
 
     /* Packs w16 (n, k) into view->fwd (and bwd when with_bwd). */
     void (*pack)(struct device *d, const struct tensor *w16, struct wview *view);
+    /* Rows [row0, row0 + w16->rows) of a packed weight. NULL without DEVICE_SPLIT_STATE. */
+    void (*unpack)(struct device *d, const struct wview *view, int64_t row0, struct tensor *w16);
 };
 
 struct device_mem;
@@ -233,11 +249,18 @@ static inline enum dtype device_half(const struct device *d)
 int device_tensor(struct device *d, struct tensor *t, enum dtype dtype, int64_t rows, int64_t cols,
                   struct err *e); /* zeroed */
 void device_tensor_free(struct tensor *t);
+/* Bytes of a tensor on the devices whose memory is the host's. */
+int64_t device_tensor_bytes(enum dtype dtype, int64_t rows, int64_t cols);
 int device_wview(struct device *d, struct wview *v, int n, int k, int with_bwd, struct err *e);
 void device_wview_free(struct wview *v);
+int64_t device_wview_bytes(const struct device *d, int n, int k, int with_bwd);
 int device_kv(struct device *d, struct kv_store *kv, int n_layers, int n_kv_heads, int head_dim,
               int n_pages, struct err *e);
 void device_kv_free(struct kv_store *kv);
+/* Scratch that linear_dw takes for `rows` rows in `leaves` leaves; the largest is kept. */
+int64_t device_dw_bytes(const struct device *d, int n, int k, int rows, int leaves);
+/* Scratch of linear_dx for a weight without a transpose. */
+int64_t device_dx_bytes(const struct device *d, int n, int k);
 size_t device_kv_page_bytes(const struct device *d, int n_layers, int n_kv_heads, int head_dim);
 /* Page `to` becomes a copy of page `from`, in all layers. */
 void device_kv_copy(struct kv_store *kv, int from, int to);

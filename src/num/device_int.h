@@ -6,6 +6,8 @@
 
 extern const struct device_ops ops_ref_table;
 
+#define DEVICE_PANEL (64 << 20) /* bytes of a weight's transpose that are made at a time */
+
 struct err;
 int cpu_open(struct device *d, const char *isa, struct err *e);
 void cpu_close(struct device *d);

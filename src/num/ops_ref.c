@@ -536,67 +536,8 @@ static void ref_exps(struct device *d, const struct tensor *x, const float *max,
     pool_run(d->pool, exps_task, &a, (int)x->rows);
 }
 
-/* ---- optimizer ---------------------------------------------------------------------------------
+/* ---- packing -----------------------------------------------------------------------------------
  */
-
-/* Squares in f64: 8 running sums over 32 values, joined 4, 2, 1; blocks are added exactly. */
-static void ref_sumsq(struct device *d, const struct tensor *grad, void *exact)
-{
-    int64_t n = grad->rows * grad->ld;
-    struct tensor flat = *grad;
-    (void)d;
-
-    flat.ld = n;
-    for (int64_t i = 0; i < n; i += 32) {
-        double s[8] = {0};
-        for (int k = 0; k < 32 && i + k < n; k++) {
-            double f = (double)grad_get(&flat, 0, i + k);
-            s[k % 8] = s[k % 8] + f * f;
-        }
-        for (int w = 4; w; w /= 2) {
-            for (int k = 0; k < w; k++) {
-                s[k] = s[k] + s[k + w];
-            }
-        }
-        exact_add(exact, s[0]);
-    }
-}
-
-struct adamw_args {
-    const struct tensor *grad, *master, *m, *v, *w16;
-    const struct adam_step *s;
-    int decay;
-};
-
-static void adamw_task(void *arg, int r, int worker)
-{
-    const struct adamw_args *a = arg;
-    const struct adam_step *s = a->s;
-    float keep = 1.0f - s->lr * s->weight_decay, step = s->lr / s->bias1;
-    (void)worker;
-
-    for (int64_t c = 0; c < a->grad->cols; c++) {
-        float g = grad_get(a->grad, r, c) * s->grad_scale, x = get(a->master, r, c);
-        float m = fmaf(s->beta1, get(a->m, r, c), (1.0f - s->beta1) * g);
-        float v = fmaf(s->beta2, get(a->v, r, c), (1.0f - s->beta2) * (g * g));
-        if (a->decay) {
-            x = x * keep;
-        }
-        x = x - step * (m / (sqrtf(v) / s->bias2_sqrt + s->eps));
-        put(a->master, r, c, x);
-        put(a->m, r, c, m);
-        put(a->v, r, c, v);
-        put(a->w16, r, c, x);
-    }
-}
-
-static void ref_adamw(struct device *d, struct tensor *grad, struct tensor *master,
-                      struct tensor *m, struct tensor *v, const struct adam_step *s, int decay,
-                      struct tensor *w16)
-{
-    struct adamw_args a = {grad, master, m, v, w16, s, decay};
-    pool_run(d->pool, adamw_task, &a, (int)grad->rows);
-}
 
 /* A view is the plain rows in f32; products read it by row and by column. */
 static void ref_pack(struct device *d, const struct tensor *w16, struct wview *view)
@@ -605,6 +546,16 @@ static void ref_pack(struct device *d, const struct tensor *w16, struct wview *v
     for (int64_t r = 0; r < view->n; r++) {
         for (int64_t c = 0; c < view->k; c++) {
             ((float *)view->fwd)[r * view->k + c] = get(w16, r, c);
+        }
+    }
+}
+
+static void ref_unpack(struct device *d, const struct wview *view, int64_t row0, struct tensor *w16)
+{
+    (void)d;
+    for (int64_t r = 0; r < w16->rows; r++) {
+        for (int64_t c = 0; c < view->k; c++) {
+            put(w16, r, c, ((const float *)view->fwd)[(row0 + r) * view->k + c]);
         }
     }
 }
@@ -631,7 +582,8 @@ const struct device_ops ops_ref_table = {
     .scatter = ref_scatter,
     .copy = ref_copy,
     .convert = ref_copy,
-    .sumsq = ref_sumsq,
-    .adamw = ref_adamw,
+    .sumsq = ops_ref_optim_sumsq,
+    .adamw = ops_ref_optim_adamw,
     .pack = ref_pack,
+    .unpack = ref_unpack,
 };

@@ -150,6 +150,10 @@ static inline float grad_get(const struct tensor *grad, int64_t r, int64_t c)
     return (float)((double)((const int64_t *)grad->data)[r * grad->ld + c] * quantum);
 }
 
+/* ops_ref_optim.c */
+void ops_ref_optim_sumsq(struct device *d, const struct tensor *grad, void *exact);
+void ops_ref_optim_adamw(struct device *d, const struct adam_param *p, const struct adam_step *s);
+
 /* ops_ref_attn.c */
 void ops_ref_rope_kv(struct device *d, const struct tensor *qkv, const struct norm *q_norm,
                      const struct norm *k_norm, const struct tensor *cos, const struct tensor *sin,

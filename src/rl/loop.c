@@ -646,6 +646,7 @@ static int loop_write(struct loop *l, int due, struct err *e)
         metric_put(l->row, "perf/save_model_time", l->save_s); /* of the checkpoint before */
         l->save_s = 0.0;
     }
+    metric_put(l->row, "perf/peak_memory_gib", (double)mem_peak() / 1073741824.0);
     metric_put(l->row, "perf/step_time", loop_now(l) - l->t_step);
     loop_say(l, "step", 1, 1, l->row);
     metric_emit(l->row);

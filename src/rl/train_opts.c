@@ -216,6 +216,17 @@ const struct conf_opt train_opts_table[] = {
      "optimizer", NULL},
     {"adam-eps", CONF_FLOAT, "1e-8", "(0,1]", "added to the root of the second moment", O(adam_eps),
      "optimizer", NULL},
+    {"use-precision-aware-optimizer", CONF_SWITCH, NULL, NULL,
+     "lets --exp-avg-dtype and --exp-avg-sq-dtype be bf16; masters are always the bf16 weight and "
+     "the 16 bits it lacks",
+     O(use_precision_aware_optimizer), "optimizer", NULL},
+    {"exp-avg-dtype", CONF_CHOICE, "fp32", "fp32|bf16",
+     "type of the first moment; bf16 is rounded up or down by a counter, keeping the mean",
+     O(exp_avg_dtype), "optimizer", NULL},
+    {"exp-avg-sq-dtype", CONF_CHOICE, "fp32", "fp32|bf16",
+     "type of the second moment, as --exp-avg-dtype: to nearest it would never fall with a beta2 "
+     "above 0.998",
+     O(exp_avg_sq_dtype), "optimizer", NULL},
     {"clip-grad", CONF_FLOAT, "1.0", "[0,inf)", "bound of the gradient's norm; 0 is none",
      O(clip_grad), "optimizer", NULL},
 
@@ -228,6 +239,20 @@ const struct conf_opt train_opts_table[] = {
      NULL},
     {"sglang-context-length", CONF_INT, NULL, TOKENS,
      "context of the engine; the model's when unset", O(sglang_context_length), "placement", NULL},
+    {"recompute-granularity", CONF_CHOICE, NULL, "full|selective",
+     "activations computed again in the backward pass: full keeps each layer's input, selective "
+     "all "
+     "but norm outputs and activation products; never changes a bit",
+     O(recompute_granularity), "placement", NULL},
+    {"recompute-method", CONF_CHOICE, NULL, "uniform|block",
+     "with full: every layer, or the first --recompute-num-layers", O(recompute_method),
+     "placement", NULL},
+    {"recompute-num-layers", CONF_INT, NULL, COUNT, "layers of --recompute-method block",
+     O(recompute_num_layers), "placement", NULL},
+    {"no-weight-transposes", CONF_SWITCH, NULL, NULL,
+     "make transposed weights when the backward pass needs them, for 2 bytes less a parameter; "
+     "never changes a bit",
+     O(no_weight_transposes), "placement", NULL},
     {"threads", CONF_INT, "0", "[0,4096]", "threads; 0 takes the usable cores", O(threads),
      "placement", NULL},
     {"device", CONF_STR, "cpu", NULL,
@@ -316,6 +341,32 @@ static int check_packing(const struct train_opts *o, struct err *e)
     if (!o->use_dynamic_batch_size && is_set(o->max_tokens_per_gpu)) {
         return ERR(e, STATUS_INPUT,
                    "--max-tokens-per-gpu has no effect without --use-dynamic-batch-size");
+    }
+    return 0;
+}
+
+static int check_memory(const struct train_opts *o, struct err *e)
+{
+    if ((o->exp_avg_dtype || o->exp_avg_sq_dtype) && !o->use_precision_aware_optimizer) {
+        return ERR(e, STATUS_INPUT,
+                   "--exp-avg-dtype and --exp-avg-sq-dtype bf16 need "
+                   "--use-precision-aware-optimizer");
+    }
+    if (o->recompute_granularity != 0 &&
+        (o->recompute_method != -1 || is_set(o->recompute_num_layers))) {
+        return ERR(e, STATUS_INPUT,
+                   "--recompute-method and --recompute-num-layers need "
+                   "--recompute-granularity full");
+    }
+    if (o->recompute_method == 1 && !is_set(o->recompute_num_layers)) {
+        return ERR(e, STATUS_INPUT, "--recompute-method block needs --recompute-num-layers");
+    }
+    if (o->recompute_method != 1 && is_set(o->recompute_num_layers) &&
+        o->recompute_num_layers != 1) {
+        return ERR(e, STATUS_UNSUPPORTED,
+                   "--recompute-num-layers %lld: with --recompute-method uniform every layer's "
+                   "input is kept, which is 1",
+                   (long long)o->recompute_num_layers);
     }
     return 0;
 }
@@ -546,6 +597,7 @@ int train_opts_validate(struct train_opts *o, struct err *e)
     rc = rc ? rc : check_debug(o, e);
     rc = rc ? rc : derive_batch(o, e);
     rc = rc ? rc : check_packing(o, e);
+    rc = rc ? rc : check_memory(o, e);
     rc = rc ? rc : derive_sampling(o, e);
     rc = rc ? rc : derive_eval(o, e);
     rc = rc ? rc : check_algorithm(o, e);

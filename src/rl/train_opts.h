@@ -101,6 +101,8 @@ struct train_opts {
     double weight_decay, start_weight_decay, end_weight_decay; /* the latter two derived */
     int weight_decay_incr_style;                               /* enum lrsched_wd */
     double adam_beta1, adam_beta2, adam_eps, clip_grad;
+    int use_precision_aware_optimizer;
+    int exp_avg_dtype, exp_avg_sq_dtype; /* 0 fp32, 1 bf16 */
 
     /* placement and engine */
     int colocate;
@@ -113,7 +115,13 @@ struct train_opts {
     char *save_debug_rollout_data, *load_debug_rollout_data;
     int64_t debug_exit_after_rollout;
 
+    /* memory */
+    int recompute_granularity; /* -1 none, 0 full, 1 selective */
+    int recompute_method;      /* -1 unset, 0 uniform, 1 block */
+    int64_t recompute_num_layers;
+
     /* ours */
+    int no_weight_transposes;
     char *custom_config_path, *run_dir;
     char *device;           /* "cpu", "torch:cpu", "torch:cuda" */
     char *libtorch;         /* folder; NULL: looked for */

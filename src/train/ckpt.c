@@ -1,5 +1,6 @@
 /* Owns the checkpoint format. Tensors are written row by row without the padding that a device
- * keeps, so the bytes say nothing about the device that wrote them. */
+ * keeps, and masters as f32 however they are kept, so the bytes say nothing about the device that
+ * wrote them. */
 #include "train/ckpt.h"
 
 #include <dirent.h>
@@ -22,11 +23,20 @@ json_t *ckpt_manifest(const struct plan *p)
                      "weights_dtype", p->f32 ? "float32" : "bfloat16");
 }
 
-/* One file of tensors: for each part of each parameter, prefix + name. */
+/* One kind of tensor in a file: for each part of each parameter, prefix + name. */
 struct ckpt_set {
     const char *prefix;
-    const struct tensor *t; /* one per parameter */
+    enum optim_part part;
 };
+
+static const struct ckpt_set ckpt_model = {"", OPTIM_MASTER};
+static const struct ckpt_set ckpt_moments[2] = {{"exp_avg.", OPTIM_M}, {"exp_avg_sq.", OPTIM_V}};
+
+static enum safetensors_dtype ckpt_dtype(const struct optim *o, const struct ckpt_set *s)
+{
+    const struct tensor *t = s->part == OPTIM_M ? o->m : s->part == OPTIM_V ? o->v : o->master;
+    return t->dtype == DTYPE_BF16 ? SAFETENSORS_BF16 : SAFETENSORS_F32;
+}
 
 static void ckpt_dims(const struct param *p, const struct weights_part *t, int *ndim,
                       int64_t dim[2])
@@ -42,27 +52,69 @@ static void ckpt_dims(const struct param *p, const struct weights_part *t, int *
     }
 }
 
-/* Address of a part's row r. */
-static float *ckpt_row(const struct param *p, const struct weights_part *t, const struct tensor *x,
-                       int64_t r)
+/* First value of a part among its parameter's. */
+static int64_t ckpt_offset(const struct param *p, const struct weights_part *t)
 {
-    if (p->kind == WEIGHTS_VECTOR) {
-        return (float *)(uintptr_t)device_host_row(x, 0) + (p->nparts > 1 ? t->row0 : 0);
-    }
-    return (float *)(uintptr_t)device_host_row(x, t->row0 + r);
+    return p->kind != WEIGHTS_VECTOR ? (int64_t)t->row0 * p->cols : p->nparts > 1 ? t->row0 : 0;
 }
 
-static int ckpt_write(const char *path, const struct weights *w, const struct ckpt_set *sets,
-                      int nsets, struct err *e)
+/* Writes n values as the file's type; bf16 ones are bf16 in memory too, so nothing is lost. */
+static int ckpt_put(struct safetensors_writer *f, enum safetensors_dtype type, float *x, int64_t n,
+                    struct err *e)
 {
+    uint16_t *h = (uint16_t *)x;
+    if (type == SAFETENSORS_F32) {
+        return safetensors_writer_write(f, x, (size_t)n * 4, e);
+    }
+    for (int64_t i = 0; i < n; i++) { /* in place: a half never passes a value not yet read */
+        uint16_t v = dtype_to_bf16(x[i]);
+        memcpy(h + i, &v, 2);
+    }
+    return safetensors_writer_write(f, h, (size_t)n * 2, e);
+}
+
+/* One part of a parameter, a block of rows at a time. */
+static int ckpt_write_part(struct safetensors_writer *f, struct optim *o, const struct ckpt_set *s,
+                           int i, const struct weights_part *t, float *buf, struct err *e)
+{
+    const struct param *p = &o->w->params[i];
+    enum safetensors_dtype type = ckpt_dtype(o, s);
+    int64_t dim[2];
+    int ndim, rc;
+
+    ckpt_dims(p, t, &ndim, dim);
+    if (p->kind == WEIGHTS_VECTOR) {
+        rc = optim_read(o, s->part, i, 0, 1, buf, e);
+        return rc ? rc : ckpt_put(f, type, buf + ckpt_offset(p, t), dim[0], e);
+    }
+    rc = STATUS_OK;
+    for (int64_t r = 0; rc == STATUS_OK && r < t->rows; r += OPTIM_ROWS) {
+        int64_t n = t->rows - r < OPTIM_ROWS ? t->rows - r : OPTIM_ROWS;
+        rc = optim_read(o, s->part, i, t->row0 + r, n, buf, e);
+        rc = rc ? rc : ckpt_put(f, type, buf, n * p->cols, e);
+    }
+    return rc;
+}
+
+static int ckpt_write(const char *path, struct optim *o, const struct ckpt_set *sets, int nsets,
+                      struct err *e)
+{
+    const struct weights *w = o->w;
     struct safetensors_writer *f;
     char name[160];
-    int64_t dim[2];
+    int64_t dim[2], widest = 0;
+    float *buf;
     int ndim, rc = safetensors_writer_open(path, &f, e);
 
     if (rc != STATUS_OK) {
         return rc;
     }
+    for (int i = 0; i < w->nparams; i++) {
+        int64_t n =
+            (int64_t)w->params[i].cols * (w->params[i].kind == WEIGHTS_VECTOR ? 1 : OPTIM_ROWS);
+        widest = n > widest ? n : widest;
+    }
+    buf = mem_alloc((size_t)widest * 4);
     for (int pass = 0; rc == STATUS_OK && pass < 2; pass++) {
         if (pass == 1) {
             rc = safetensors_writer_begin(f, e);
@@ -73,18 +125,14 @@ static int ckpt_write(const char *path, const struct weights *w, const struct ck
                 for (int j = 0; rc == STATUS_OK && j < p->nparts; j++) {
                     ckpt_dims(p, &p->part[j], &ndim, dim);
                     snprintf(name, sizeof name, "%s%s", sets[s].prefix, p->part[j].name);
-                    if (pass == 0) {
-                        rc = safetensors_writer_add(f, name, SAFETENSORS_F32, ndim, dim, e);
-                        continue;
-                    }
-                    for (int64_t r = 0; rc == STATUS_OK && r < (ndim == 2 ? dim[0] : 1); r++) {
-                        rc = safetensors_writer_write(f, ckpt_row(p, &p->part[j], &sets[s].t[i], r),
-                                                      (size_t)(ndim == 2 ? dim[1] : dim[0]) * 4, e);
-                    }
+                    rc = pass == 0 ? safetensors_writer_add(f, name, ckpt_dtype(o, &sets[s]), ndim,
+                                                            dim, e)
+                                   : ckpt_write_part(f, o, &sets[s], i, &p->part[j], buf, e);
                 }
             }
         }
     }
+    mem_free(buf);
     if (rc != STATUS_OK) {
         safetensors_writer_abort(f);
         return rc;
@@ -92,49 +140,63 @@ static int ckpt_write(const char *path, const struct weights *w, const struct ck
     return safetensors_writer_commit(f, e);
 }
 
-static int ckpt_read(const char *path, const struct weights *w, const struct ckpt_set *sets,
-                     int nsets, struct err *e)
+/* One parameter's values of one kind. */
+static int ckpt_read_param(const struct safetensors *f, const char *path, struct optim *o,
+                           const struct ckpt_set *s, int i, float *buf, struct err *e)
 {
-    struct safetensors *f;
+    const struct param *p = &o->w->params[i];
     char name[160];
     int64_t dim[2];
-    float *buf = NULL;
-    int64_t cap = 0;
-    int ndim, rc = safetensors_open(path, &f, e);
+    int ndim, rc = STATUS_OK;
+
+    for (int j = 0; rc == STATUS_OK && j < p->nparts; j++) {
+        const struct safetensors_tensor *t;
+        int64_t count;
+        ckpt_dims(p, &p->part[j], &ndim, dim);
+        count = dim[0] * dim[1];
+        snprintf(name, sizeof name, "%s%s", s->prefix, p->part[j].name);
+        t = safetensors_find(f, name);
+        if (!t || t->count != count) {
+            return ERR(e, STATUS_FORMAT, "%s has no tensor %s of %lld values", path, name,
+                       (long long)count);
+        }
+        if (t->dtype != SAFETENSORS_BF16 && ckpt_dtype(o, s) == SAFETENSORS_BF16) {
+            return ERR(e, STATUS_INPUT,
+                       "%s has %s as %s: reading it as bf16 would change the run; give "
+                       "--exp-avg-dtype and --exp-avg-sq-dtype as it was trained",
+                       path, name, t->dtype_name);
+        }
+        rc = safetensors_read_f32(t, buf + ckpt_offset(p, &p->part[j]), count, e);
+    }
+    return rc ? rc : optim_write(o, s->part, i, buf, e);
+}
+
+static int ckpt_read(const char *path, struct optim *o, const struct ckpt_set *sets, int nsets,
+                     struct err *e)
+{
+    const struct weights *w = o->w;
+    struct safetensors *f;
+    int64_t largest = 0;
+    float *buf;
+    int rc = safetensors_open(path, &f, e);
 
     if (rc != STATUS_OK) {
         return rc;
     }
+    for (int i = 0; i < w->nparams; i++) {
+        int64_t n = (int64_t)w->params[i].rows * w->params[i].cols;
+        largest = n > largest ? n : largest;
+    }
+    buf = mem_map((size_t)largest * 4);
+    if (!buf) {
+        rc = ERR(e, STATUS_NOMEM, "no memory to read %s", path);
+    }
     for (int s = 0; s < nsets; s++) {
         for (int i = 0; rc == STATUS_OK && i < w->nparams; i++) {
-            const struct param *p = &w->params[i];
-            for (int j = 0; rc == STATUS_OK && j < p->nparts; j++) {
-                const struct safetensors_tensor *t;
-                int64_t count, cols;
-                ckpt_dims(p, &p->part[j], &ndim, dim);
-                count = dim[0] * dim[1];
-                cols = ndim == 2 ? dim[1] : dim[0];
-                snprintf(name, sizeof name, "%s%s", sets[s].prefix, p->part[j].name);
-                t = safetensors_find(f, name);
-                if (!t || t->count != count) {
-                    rc = ERR(e, STATUS_FORMAT, "%s has no tensor %s of %lld values", path, name,
-                             (long long)count);
-                    break;
-                }
-                if (count > cap) {
-                    mem_free(buf);
-                    buf = mem_alloc((size_t)count * 4);
-                    cap = count;
-                }
-                rc = safetensors_read_f32(t, buf, count, e);
-                for (int64_t r = 0; rc == STATUS_OK && r < count / cols; r++) {
-                    memcpy(ckpt_row(p, &p->part[j], &sets[s].t[i], r), buf + r * cols,
-                           (size_t)cols * 4);
-                }
-            }
+            rc = ckpt_read_param(f, path, o, &sets[s], i, buf, e);
         }
     }
-    mem_free(buf);
+    mem_unmap(buf, (size_t)largest * 4);
     safetensors_close(f);
     return rc;
 }
@@ -169,11 +231,9 @@ static int ckpt_write_state(const char *tmp, int64_t iteration, const struct opt
     return rc;
 }
 
-int ckpt_save(const char *dir, int64_t iteration, const struct optim *o, int with_optim,
+int ckpt_save(const char *dir, int64_t iteration, struct optim *o, int with_optim,
               const json_t *state, struct err *e)
 {
-    struct ckpt_set model = {"", o->master};
-    struct ckpt_set moments[2] = {{"exp_avg.", o->m}, {"exp_avg_sq.", o->v}};
     char *tmp = ckpt_dir(dir, iteration, ".tmp"), *final = ckpt_dir(dir, iteration, "");
     char *path = NULL, text[32];
     int rc = fsio_remove_tree(tmp, e);
@@ -183,12 +243,12 @@ int ckpt_save(const char *dir, int64_t iteration, const struct optim *o, int wit
     }
     if (rc == STATUS_OK) {
         path = fsio_join(tmp, "model.safetensors");
-        rc = ckpt_write(path, o->w, &model, 1, e);
+        rc = ckpt_write(path, o, &ckpt_model, 1, e);
     }
     if (rc == STATUS_OK && with_optim) {
         mem_free(path);
         path = fsio_join(tmp, "optim.safetensors");
-        rc = ckpt_write(path, o->w, moments, 2, e);
+        rc = ckpt_write(path, o, ckpt_moments, 2, e);
     }
     if (rc == STATUS_OK) {
         rc = ckpt_write_state(tmp, iteration, o, with_optim, state, e);
@@ -262,8 +322,6 @@ static int ckpt_check_manifest(const json_t *have, const struct plan *p, const c
 int ckpt_load(const char *dir, int64_t iteration, struct optim *o, int *with_optim, json_t **state,
               struct err *e)
 {
-    struct ckpt_set model = {"", o->master};
-    struct ckpt_set moments[2] = {{"exp_avg.", o->m}, {"exp_avg_sq.", o->v}};
     char *d = ckpt_dir(dir, iteration, ""), *path = fsio_join(d, "state.json"), *text = NULL;
     json_t *j = NULL, *inner;
     size_t len;
@@ -283,14 +341,14 @@ int ckpt_load(const char *dir, int64_t iteration, struct optim *o, int *with_opt
     if (rc == STATUS_OK) {
         mem_free(path);
         path = fsio_join(d, "model.safetensors");
-        rc = ckpt_read(path, o->w, &model, 1, e);
+        rc = ckpt_read(path, o, &ckpt_model, 1, e);
     }
     if (rc == STATUS_OK) {
         *with_optim = json_is_true(json_object_get(j, "with_optimizer"));
         if (*with_optim) {
             mem_free(path);
             path = fsio_join(d, "optim.safetensors");
-            rc = ckpt_read(path, o->w, moments, 2, e);
+            rc = ckpt_read(path, o, ckpt_moments, 2, e);
             o->step = json_integer_value(json_object_get(j, "optimizer_step"));
         } else {
             for (int i = 0; i < o->w->nparams; i++) {
@@ -299,9 +357,6 @@ int ckpt_load(const char *dir, int64_t iteration, struct optim *o, int *with_opt
             }
             o->step = 0;
         }
-    }
-    if (rc == STATUS_OK) {
-        rc = optim_push(o, e);
     }
     if (rc == STATUS_OK) {
         inner = json_object_get(j, "state");

@@ -2,6 +2,7 @@
  * rollout, the update. */
 #include "train/trainer.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -18,6 +19,7 @@ struct trainer {
     struct forward *f;
     struct backward *b; /* NULL: scoring only */
     struct optim *opt;
+    int grad_zero;              /* 1: the last update left no gradient behind */
     struct tensor score_logits; /* scoring only */
     struct kv_store kv;
     int max_rows;
@@ -47,13 +49,44 @@ static int trainer_rows(const struct trainer_opts *o)
     return o->max_tokens > o->max_len ? o->max_tokens : o->max_len;
 }
 
-int64_t trainer_bytes(const struct weights *w, const struct trainer_opts *o)
+/* The largest scratch of a weight gradient, and of an input gradient without transposes. */
+static int64_t trainer_scratch(const struct weights *w, int rows, int logit_rows)
 {
-    int rows = trainer_rows(o);
+    int64_t dw = 0, dx = 0;
+    for (int i = 0; i < w->nparams; i++) {
+        const struct param *p = &w->params[i];
+        int out = p == w->lm_head.w, n = out ? logit_rows : rows;
+        int64_t b;
+        if (p->kind == WEIGHTS_LINEAR || out) {
+            b = device_dw_bytes(w->dev, p->rows, p->cols, n, n / PLAN_LEAF);
+            dw = b > dw ? b : dw;
+            b = w->transposes ? 0 : device_dx_bytes(w->dev, p->rows, p->cols);
+            dx = b > dx ? b : dx;
+        }
+    }
+    return dw + dx;
+}
+
+int64_t trainer_bytes(const struct weights *w, const struct trainer_opts *o,
+                      struct trainer_bytes *parts)
+{
+    int rows = trainer_rows(o), logit_rows = trainer_logit_rows(w, rows);
+    int len = o->max_len < rows ? o->max_len : rows;
+    int64_t pages = (int64_t)(rows / len + 1) * (len / PLAN_KV_BLOCK + 1);
     int64_t page = (int64_t)device_kv_page_bytes(w->dev, w->arch.n_layers, w->arch.n_kv_heads,
                                                  w->arch.head_dim);
-    return forward_bytes(w, rows, 1) + backward_bytes(w, rows, trainer_logit_rows(w, rows)) +
-           optim_bytes(w) + page * (rows / 64 + 1);
+    struct trainer_bytes b;
+
+    b.grads = backward_grad_bytes(w);
+    b.optim = optim_bytes(w, &o->optim);
+    b.logits = backward_bytes(w, 0, logit_rows);
+    b.activations = forward_bytes(w, rows, 1, o->recompute, o->recompute_layers) +
+                    backward_bytes(w, rows, 0) + page * pages;
+    b.scratch = trainer_scratch(w, rows, logit_rows);
+    if (parts) {
+        *parts = b;
+    }
+    return b.grads + b.optim + b.logits + b.activations + b.scratch;
 }
 
 /* Arrays of a micro-batch; scoring and training use the same. */
@@ -83,18 +116,19 @@ int trainer_open(struct weights *w, const struct trainer_opts *o, struct trainer
     t->w = w;
     t->o = *o;
     t->max_rows = trainer_rows(o);
-    rc = forward_open(w, t->max_rows, 1, &t->f, e);
+    rc = forward_open_recompute(w, t->max_rows, o->recompute, o->recompute_layers, &t->f, e);
     if (rc == STATUS_OK) {
         rc = backward_open(t->f, trainer_logit_rows(w, t->max_rows), &t->b, e);
     }
     if (rc == STATUS_OK) {
-        rc = optim_open(w, &t->opt, e);
+        rc = optim_open(w, &o->optim, &t->opt, e);
     }
     if (rc != STATUS_OK) {
         trainer_close(t);
         return rc;
     }
     trainer_arrays(t);
+    t->grad_zero = 1;
     *out = t;
     return STATUS_OK;
 }
@@ -432,6 +466,27 @@ static int trainer_pass(struct trainer *t, struct train_sample *s, int n, int id
     return rc;
 }
 
+static int trainer_order(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Different rollouts among the samples. */
+static int64_t trainer_rollouts(const struct train_sample *s, int n)
+{
+    int64_t *id = mem_alloc(sizeof *id * (size_t)(n ? n : 1)), k = 0;
+    for (int i = 0; i < n; i++) {
+        id[i] = s[i].rollout;
+    }
+    qsort(id, (size_t)n, sizeof *id, trainer_order);
+    for (int i = 0; i < n; i++) {
+        k += i == 0 || id[i] != id[i - 1];
+    }
+    mem_free(id);
+    return k;
+}
+
 int trainer_step(struct trainer *t, struct train_sample *s, int n, const struct optim_hyper *h,
                  struct trainer_report *r, struct err *e)
 {
@@ -440,16 +495,15 @@ int trainer_step(struct trainer *t, struct train_sample *s, int n, const struct 
 
     memset(r, 0, sizeof *r);
     loss_sums_init(&r->sums);
+    r->step.rollouts = trainer_rollouts(s, n);
     for (int i = 0; i < n; i++) {
-        int seen = 0;
-        for (int j = 0; j < i && !seen; j++) {
-            seen = s[j].rollout == s[i].rollout;
-        }
-        r->step.rollouts += !seen;
         r->step.tokens += loss_norm_tokens(s[i].mask, s[i].response);
     }
     weights_acquire(t->w);
-    backward_zero(t->b);
+    if (!t->grad_zero) {
+        backward_zero(t->b);
+    }
+    t->grad_zero = 0;
     rc = trainer_pass(t, s, n, 0, r, e);
     if (rc == STATUS_OK) {
         rc = trainer_pass(t, s, n, 1, r, e);
@@ -460,6 +514,7 @@ int trainer_step(struct trainer *t, struct train_sample *s, int n, const struct 
     }
     t0 = trainer_now();
     rc = optim_step(t->opt, t->b->grad, h, &r->grad_norm, e);
+    t->grad_zero = rc == STATUS_OK;
     r->optim_s = trainer_now() - t0;
     return rc;
 }

@@ -13,6 +13,7 @@
 
 #include <stdint.h>
 
+#include "model/forward.h"
 #include "train/loss.h"
 #include "train/optim.h"
 
@@ -26,6 +27,9 @@ struct trainer_opts {
     float temperature; /* divides the logits, as in the rollout */
     struct loss_opts loss;
     int entropy; /* compute the entropy of each token */
+    struct optim_opts optim;
+    enum forward_recompute recompute;
+    int recompute_layers; /* of FORWARD_FULL; 0: all */
 };
 
 /* One sample; arrays are the caller's. */
@@ -58,8 +62,14 @@ int trainer_open(struct weights *w, const struct trainer_opts *o, struct trainer
                  struct err *e);
 void trainer_close(struct trainer *t);
 struct optim *trainer_optim(struct trainer *t);
-/* Bytes that training needs beside the weights themselves. */
-int64_t trainer_bytes(const struct weights *w, const struct trainer_opts *o);
+/* Bytes that training comes to use beside the weights themselves. */
+struct trainer_bytes {
+    int64_t grads, optim;
+    int64_t activations; /* of both passes, with their KV pages */
+    int64_t logits, scratch;
+};
+int64_t trainer_bytes(const struct weights *w, const struct trainer_opts *o,
+                      struct trainer_bytes *parts); /* the sum; parts may be NULL */
 
 /* Log-probs of every sample's response under the current weights, into logp_out. */
 int trainer_score(struct trainer *t, struct train_sample *s, int n, struct err *e);

@@ -763,7 +763,7 @@ static void case_optimizer(struct device *d, const void *arg, struct result *out
         assert_int_equal(exact_status(&x), STATUS_OK);
         sum = (float)exact_value(&x);
         keep_values(out, "sumsq", F32, &sum, 1);
-        d->ops->adamw(d, &g, &p, &m, &v, &step, decay, &w);
+        d->ops->adamw(d, &(struct adam_param){&g, &p, &m, &v, &w, NULL, decay, 0}, &step);
         device_tensor_free(&g);
     }
     take(out, "adamw master", F32, &p);

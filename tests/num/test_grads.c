@@ -670,17 +670,16 @@ static void test_adamw(void **state)
         exact_init(&x);
         dev->ops->sumsq(dev, &g, &x);
         assert_true(fabs(exact_value(&x) - sum) < 1e-6 * sum);
-        dev->ops->adamw(dev, &g, &p, &m, &v, &s, 1, &w);
+        dev->ops->adamw(dev, &(struct adam_param){&g, &p, &m, &v, &w, NULL, 1, 0}, &s);
         for (int i = 0; i < R * C; i++) {
             assert_true(fabs(dp[i] - (double)*at(&p, i / C, i % C)) < 2e-6);
             assert_true(*at(&p, i / C, i % C) == *at(&w, i / C, i % C));
         }
     }
     /* without decay a weight whose gradient is zero and was always zero stays */
-    device_zero(&g);
     device_zero(&m);
-    dev->ops->adamw(dev, &g, &p, &m, &v,
-                    &(struct adam_step){1e-2f, 0.9f, 0.99f, 1e-8f, 0.1f, 1.0f, 1.0f, 1.0f}, 0, &w);
+    dev->ops->adamw(dev, &(struct adam_param){&g, &p, &m, &v, &w, NULL, 0, 0},
+                    &(struct adam_step){1e-2f, 0.9f, 0.99f, 1e-8f, 0.1f, 1.0f, 1.0f, 1.0f});
     assert_true(memcmp(device_host_row(&p, 0), device_host_row(&w, 0), sizeof(float) * C) == 0);
     assert_true(fabs(dp[0] - (double)*at(&p, 0, 0)) < 2e-6);
     free_all(all, sizeof all / sizeof *all);

@@ -942,60 +942,6 @@ static void test_rows(void **state)
     }
 }
 
-static void case_optimizer(struct device *d, const struct shape *s, struct result *out)
-{
-    struct tensor g = grads(d, s->m, s->n), p = filled(d, DTYPE_F32, s->m, s->n, s->values);
-    struct tensor m = filled(d, DTYPE_F32, s->m, s->n, s->values);
-    struct tensor v = filled(d, DTYPE_F32, s->m, s->n, s->values);
-    struct tensor w = make(d, DTYPE_BF16, s->m, s->n);
-    struct adam_step step = {3e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.19f, 0.3122499f, 0.73f};
-    struct exact x;
-    float sum[2];
-
-    for (int64_t i = 0; i < v.rows * v.ld; i++) {
-        ((float *)v.data)[i] = fabsf(((float *)v.data)[i]);
-    }
-    if (s->values == WIDE) { /* the whole range of the integer */
-        for (int64_t r = 0; r < g.rows; r++) {
-            ((int64_t *)g.data)[r * g.ld] = r % 2 ? INT64_MAX - r : INT64_MIN + r;
-        }
-    }
-    exact_init(&x);
-    d->ops->sumsq(d, &g, &x);
-    exact_carry(&x);
-    keep_part(out, "sumsq", DTYPE_I64, EXACT_WORDS);
-    keep_bytes(out, x.w, sizeof x.w);
-    sum[0] = (float)exact_value(&x);
-    sum[1] = (float)exact_status(&x);
-    keep_f32(out, "sumsq's value", sum, 2);
-    for (int decay = 0; decay < 2; decay++) {
-        d->ops->adamw(d, &g, &p, &m, &v, &step, decay, &w);
-        keep(out, "adamw master", &p);
-        keep(out, "adamw m", &m);
-        keep(out, "adamw v", &v);
-        keep(out, "adamw weight", &w);
-    }
-    device_tensor_free(&g);
-    device_tensor_free(&p);
-    device_tensor_free(&m);
-    device_tensor_free(&v);
-    device_tensor_free(&w);
-}
-
-static void test_optimizer(void **state)
-{
-    static const struct shape shapes[] = {
-        {.m = 1, .n = 33}, {.m = 7, .n = 576}, {.m = 300, .n = 500}};
-    (void)state;
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        for (enum values v = 0; v < N_VALUES; v++) {
-            struct shape s = shapes[i];
-            s.values = v;
-            conform("optimizer", case_optimizer, &s);
-        }
-    }
-}
-
 /* ---- row exactness -----------------------------------------------------------------------------
  */
 
@@ -1201,14 +1147,13 @@ static void test_block_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear),    cmocka_unit_test(test_linear_dw),
-        cmocka_unit_test(test_norm),      cmocka_unit_test(test_attn),
-        cmocka_unit_test(test_chunks),    cmocka_unit_test(test_chunks_segment),
-        cmocka_unit_test(test_glu),       cmocka_unit_test(test_logp),
-        cmocka_unit_test(test_rows),      cmocka_unit_test(test_optimizer),
-        cmocka_unit_test(test_row_alone), cmocka_unit_test(test_leaf_grouping),
-        cmocka_unit_test(test_quantum),   cmocka_unit_test(test_block_order),
-        cmocka_unit_test(test_convert),
+        cmocka_unit_test(test_linear),        cmocka_unit_test(test_linear_dw),
+        cmocka_unit_test(test_norm),          cmocka_unit_test(test_attn),
+        cmocka_unit_test(test_chunks),        cmocka_unit_test(test_chunks_segment),
+        cmocka_unit_test(test_glu),           cmocka_unit_test(test_logp),
+        cmocka_unit_test(test_rows),          cmocka_unit_test(test_row_alone),
+        cmocka_unit_test(test_leaf_grouping), cmocka_unit_test(test_quantum),
+        cmocka_unit_test(test_block_order),   cmocka_unit_test(test_convert),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

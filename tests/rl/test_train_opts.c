@@ -99,6 +99,30 @@ static void batch_rules(void **state)
     refused(BASE "--over-sampling-batch-size 16", STATUS_UNSUPPORTED, "not supported yet");
 }
 
+static void memory_rules(void **state)
+{
+    (void)state;
+    assert_ok(run(BASE), &e);
+    assert_true(o.recompute_granularity == -1 && o.exp_avg_dtype == 0 && !o.no_weight_transposes);
+    assert_ok(run(BASE "--use-precision-aware-optimizer --exp-avg-sq-dtype bf16"), &e);
+    assert_true(o.exp_avg_dtype == 0 && o.exp_avg_sq_dtype == 1);
+    assert_ok(run(BASE "--recompute-granularity full --recompute-method uniform "
+                       "--recompute-num-layers 1"),
+              &e);
+    assert_ok(run(BASE "--recompute-granularity full --recompute-method block "
+                       "--recompute-num-layers 3"),
+              &e);
+    assert_true(o.recompute_granularity == 0 && o.recompute_method == 1);
+    refused(BASE "--exp-avg-dtype bf16", STATUS_INPUT, "--use-precision-aware-optimizer");
+    refused(BASE "--recompute-method uniform", STATUS_INPUT, "--recompute-granularity full");
+    refused(BASE "--recompute-granularity selective --recompute-num-layers 1", STATUS_INPUT,
+            "--recompute-granularity full");
+    refused(BASE "--recompute-granularity full --recompute-method block", STATUS_INPUT,
+            "--recompute-num-layers");
+    refused(BASE "--recompute-granularity full --recompute-num-layers 2", STATUS_UNSUPPORTED,
+            "every layer's input");
+}
+
 static void source_rules(void **state)
 {
     int64_t n;
@@ -254,10 +278,10 @@ static int cleanup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults),     cmocka_unit_test(batch_rules),
-        cmocka_unit_test(source_rules), cmocka_unit_test(algorithm_rules),
-        cmocka_unit_test(eval_rules),   cmocka_unit_test(module_views),
-        cmocka_unit_test(tables_agree),
+        cmocka_unit_test(defaults),        cmocka_unit_test(batch_rules),
+        cmocka_unit_test(source_rules),    cmocka_unit_test(memory_rules),
+        cmocka_unit_test(algorithm_rules), cmocka_unit_test(eval_rules),
+        cmocka_unit_test(module_views),    cmocka_unit_test(tables_agree),
     };
     unsetenv("MILES_ISA"); /* the scalar run of CI sets it */
     return cmocka_run_group_tests(tests, NULL, cleanup);

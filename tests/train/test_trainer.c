@@ -73,10 +73,12 @@ static struct trainer_opts default_opts(void)
     return o;
 }
 
+static int use = WEIGHTS_TRAIN;
+
 static void run_open(struct run *r, int spec, const char *device, const char *isa, int threads,
                      int f32, const struct trainer_opts *o)
 {
-    tinymodel_open(&r->m, dirs[spec], device, isa, threads, 2, f32, 1);
+    tinymodel_open(&r->m, dirs[spec], device, isa, threads, 2, f32, use);
     assert_ok(trainer_open(r->m.w, o, &r->t, &e), &e);
 }
 
@@ -93,10 +95,13 @@ static float *run_state(struct run *r, size_t *bytes)
     int64_t n = weights_count(r->m.w);
     float *out = mem_alloc(16 * (size_t)n), *p = out;
     for (int i = 0; i < r->m.w->nparams; i++) {
-        const struct tensor *t[4] = {&o->master[i], &o->m[i], &o->v[i], &r->m.w->params[i].w16};
+        const struct param *q = &r->m.w->params[i];
         for (int k = 0; k < 4; k++) {
-            device_download_f32(t[k], p);
-            p += t[k]->rows * t[k]->cols;
+            for (int64_t at = 0; at < q->rows; at += OPTIM_ROWS) {
+                int64_t some = q->rows - at < OPTIM_ROWS ? q->rows - at : OPTIM_ROWS;
+                assert_ok(optim_read(o, (enum optim_part)k, i, at, some, p, &e), &e);
+                p += some * q->cols;
+            }
         }
     }
     *bytes = 16 * (size_t)n;
@@ -229,6 +234,74 @@ static void machine_changes_no_bit(void **state)
         }
     }
     mem_free(want.state);
+}
+
+/* Activations computed again, weights without transposes and whole masters: less or more memory,
+ * the same bits. */
+static void memory_changes_no_bit(void **state)
+{
+    (void)state;
+    for (int spec = 0; spec < 2; spec++) {
+        struct trainer_opts o = default_opts();
+        struct want want = {0};
+        for (int k = 0; k < 8; k++) {
+            o.recompute = (enum forward_recompute)(k % 4 < 2 ? k % 4 : 2);
+            o.recompute_layers = k % 4 == 3 ? 1 : 0;
+            o.optim.f32_master = k == 6;
+            use = k < 4 ? WEIGHTS_TRAIN : WEIGHTS_TRAIN | WEIGHTS_NO_TRANSPOSES;
+            check_way(&want, spec, "cpu", "auto", 2, &o, 0, 0);
+        }
+        mem_free(want.state);
+    }
+    use = WEIGHTS_TRAIN;
+}
+
+/* What planning says is what opening takes. */
+static void planned_bytes(void **state)
+{
+    static const enum forward_recompute how[] = {FORWARD_KEEP_ALL, FORWARD_SELECTIVE, FORWARD_FULL,
+                                                 FORWARD_FULL};
+    struct tinymodel m;
+    struct weights *shape;
+    int64_t last = 0;
+    (void)state;
+    for (int k = 0; k < 3; k++) {
+        int64_t sum = 0, plan;
+        use = k == 0 ? 0 : k == 1 ? WEIGHTS_TRAIN : WEIGHTS_TRAIN | WEIGHTS_NO_TRANSPOSES;
+        tinymodel_open(&m, dirs[0], "cpu", "auto", 1, 2, 0, use);
+        assert_ok(weights_shape(&m.w->arch, m.dev, use, &shape, &e), &e);
+        for (int i = 0; i < m.w->nparams; i++) {
+            const struct param *p = &m.w->params[i];
+            sum += (int64_t)(p->w16.size + p->view.fwd_size + p->view.bwd_size);
+            assert_int_equal(shape->params[i].rows, p->rows);
+        }
+        for (int i = 0; i < ARCH_ATTN_KINDS; i++) {
+            sum += (int64_t)(m.w->rope[i].cos.size + m.w->rope[i].sin.size);
+        }
+        assert_int_equal(weights_bytes(shape, 0), sum);
+        for (int i = 0; k == 1 && i < 4; i++) {
+            struct forward *f;
+            int layers = i == 3 ? 1 : 0;
+            assert_ok(forward_open_recompute(m.w, 700, how[i], layers, &f, &e), &e);
+            sum = (int64_t)(f->h_out.size + f->hidden.size + f->picked.size);
+            for (struct tensor *t = &f->shared.h_in; t <= &f->shared.rstd4; t++) {
+                sum += (int64_t)t->size;
+            }
+            for (int l = 0; l < m.w->arch.n_layers; l++) {
+                for (struct tensor *t = &f->layers[l].h_in; t <= &f->layers[l].rstd4; t++) {
+                    sum += (int64_t)t->size;
+                }
+            }
+            plan = forward_bytes(shape, 700, 1, how[i], layers);
+            assert_in_range(plan, sum, sum + 8192);
+            assert_true(i == 0 || i == 3 || plan < last);
+            last = plan;
+            forward_close(f);
+        }
+        weights_release(shape);
+        tinymodel_close(&m);
+    }
+    use = WEIGHTS_TRAIN;
 }
 
 /* ---- the exactness check ---- */
@@ -466,10 +539,9 @@ static void move(struct run *r, const float *from, const float *dir, double norm
         for (int64_t c = 0; c < n; c++) {
             x[c] = (float)((double)from[k + c] + h * dir[k + c] / norm);
         }
-        device_upload_f32(&o->master[i], x);
+        assert_ok(optim_write(o, OPTIM_MASTER, i, x, &e), &e);
         k += n;
     }
-    assert_ok(optim_push(o, &e), &e);
     mem_free(x);
 }
 
@@ -601,7 +673,7 @@ static void scores(void **state)
     }
     assert_int_equal(frozen.w->refs, 1);
     tinymodel_close(&frozen);
-    assert_true(trainer_bytes(r.m.w, &o) > optim_bytes(r.m.w));
+    assert_true(trainer_bytes(r.m.w, &o, NULL) > optim_bytes(r.m.w, NULL));
     run_close(&r);
     trainer_close(NULL);
 }
@@ -622,6 +694,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layout_changes_no_bit),
         cmocka_unit_test(machine_changes_no_bit),
+        cmocka_unit_test(memory_changes_no_bit),
+        cmocka_unit_test(planned_bytes),
         cmocka_unit_test(wrong_log_prob),
         cmocka_unit_test(bad_samples),
         cmocka_unit_test(masks),

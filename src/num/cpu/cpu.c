@@ -71,9 +71,10 @@ static const struct device_ops cpu_table = {
     .scatter = cpu_scatter,
     .copy = cpu_copy,
     .convert = cpu_convert,
-    .sumsq = cpu_sumsq,
+    .sumsq = cpu_sumsq_fn,
     .adamw = cpu_adamw,
     .pack = cpu_pack_fn,
+    .unpack = cpu_unpack_fn,
 };
 
 int cpu_take_fault(struct device *d)
@@ -102,7 +103,7 @@ int cpu_open(struct device *d, const char *isa, struct err *e)
     d->impl = c;
     d->isa = c->k.name;
     d->ops = &cpu_table;
-    d->caps = DEVICE_ROW_EXACT | DEVICE_LAYOUT_EXACT;
+    d->caps = DEVICE_ROW_EXACT | DEVICE_LAYOUT_EXACT | DEVICE_SPLIT_STATE;
     return STATUS_OK;
 }
 
@@ -115,6 +116,7 @@ void cpu_close(struct device *d)
         }
         mem_unmap(c->shared.p, c->shared.size);
         mem_unmap(c->index.p, c->index.size);
+        mem_unmap(c->panel.p, c->panel.size);
         mem_free(c->worker);
         mem_free(c);
     }

@@ -66,6 +66,10 @@ void cpu_linear_dx(struct device *d, const struct tensor *dy, const struct wview
                    struct tensor *dx)
 {
     struct cpu_gemm t;
+    if (!w->bwd) {
+        cpu_linear_dx_panels(d, dy, w, dx);
+        return;
+    }
     memset(&t, 0, sizeof t);
     t.g.a = dy->data;
     t.g.lda = dy->ld;

@@ -16,6 +16,7 @@ struct cpu {
     struct cpu_scratch *worker; /* one per thread */
     struct cpu_scratch shared;  /* packed transposes of a weight gradient */
     struct cpu_scratch index;
+    struct cpu_scratch panel; /* transpose of a weight that keeps none */
     atomic_int bad;
 };
 
@@ -67,7 +68,7 @@ void cpu_attn_bwd(struct device *d, const struct tensor *dout, const struct tens
                   int layer, const struct attn_shape *s, const struct rows *rows, struct tensor *dq,
                   struct tensor *dkv);
 
-/* cpu_rows.c: what works on rows, and the optimizer */
+/* cpu_rows.c: what works on rows */
 void cpu_bias_dw(struct device *d, const struct tensor *dy, const struct leaf_rows *leaves,
                  struct tensor *grad);
 void cpu_rmsnorm(struct device *d, const struct tensor *x, const struct norm *norm,
@@ -93,8 +94,12 @@ void cpu_exps(struct device *d, const struct tensor *x, const float *max, struct
 void cpu_scatter(struct device *d, const struct tensor *x, const int32_t *row, struct tensor *y);
 void cpu_copy(struct device *d, const struct tensor *x, struct tensor *y);
 void cpu_convert(struct device *d, const struct tensor *x, struct tensor *y);
-void cpu_sumsq(struct device *d, const struct tensor *grad, void *exact);
-void cpu_adamw(struct device *d, struct tensor *grad, struct tensor *master, struct tensor *m,
-               struct tensor *v, const struct adam_step *s, int decay, struct tensor *w16);
+
+/* cpu_optim.c: the optimizer, and what it reads of packed weights */
+void cpu_sumsq_fn(struct device *d, const struct tensor *grad, void *exact);
+void cpu_adamw(struct device *d, const struct adam_param *p, const struct adam_step *s);
+void cpu_unpack_fn(struct device *d, const struct wview *view, int64_t row0, struct tensor *w16);
+void cpu_linear_dx_panels(struct device *d, const struct tensor *dy, const struct wview *w,
+                          struct tensor *dx);
 
 #endif

@@ -59,6 +59,21 @@ struct kern_attn_bwd {
     int64_t lddq, lddkv;
 };
 
+/* One row of an AdamW step: n values (a multiple of 16), the first being number `index` of its
+ * parameter. Of each pair of pointers one is NULL. */
+struct kern_adamw {
+    int64_t *grad;
+    float *p;     /* master, or */
+    int16_t *rem; /* what w16 lacks */
+    float *m, *v;
+    uint16_t *m16, *v16;
+    uint16_t *w16;
+    int n, decay;
+    uint32_t key, index;
+    double quantum;
+    const struct adam_step *s;
+};
+
 struct kern {
     const char *name;
     int rows; /* rows of the register block: scratch of gemm is rows * k floats */
@@ -69,6 +84,10 @@ struct kern {
     void (*pack_xp)(const uint16_t *x, int64_t ld, int rows, int k, int tb, uint16_t *xp);
     void (*pack_fwd)(const uint16_t *w, int64_t ld, int n, int k, int nb, uint16_t *out);
     void (*pack_bwd)(const uint16_t *w, int64_t ld, int n, int k, int kb, uint16_t *out);
+    /* The inverse of pack_fwd: rows [16 nb, 16 nb + 16) into w (16, k). */
+    void (*unpack_fwd)(const uint16_t *fwd, int k, int nb, uint16_t *w, int64_t ld);
+    /* What pack_bwd makes of column block kb, from the forward form, into out. */
+    void (*fwd_to_bwd)(const uint16_t *fwd, int n, int k, int kb, uint16_t *out);
 
     /* residual (h) or NULL */
     void (*rmsnorm)(const uint16_t *x, const struct norm *n, int h, const uint16_t *residual,
@@ -117,8 +136,7 @@ struct kern {
     void (*to_bf16)(const float *x, int n, uint16_t *y);
     void (*add_f32)(float *y, const float *x, int n);
     double (*sumsq32)(const int64_t *g, double quantum);
-    void (*adamw)(int64_t *grad, float *p, float *m, float *v, uint16_t *w16, int n, double quantum,
-                  const struct adam_step *s, int decay);
+    void (*adamw)(const struct kern_adamw *a);
     void (*exps)(const float *x, int n, float sub, float *y); /* y = exp(x - sub) */
 };
 

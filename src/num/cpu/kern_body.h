@@ -43,6 +43,7 @@ static inline vf vf_tanh(vf x)
 }
 
 #include "num/cpu/kern_gemm.h"
+#include "num/cpu/kern_optim.h"
 #include "num/cpu/kern_rows.h"
 
 #include "num/cpu/kern_attn.h"
@@ -57,7 +58,8 @@ static inline vf vf_tanh(vf x)
         .attn_bwd = kern_attn_bwd_fn, .attn_bwd_join = kern_attn_bwd_join, .glu = kern_glu,        \
         .glu_bwd = kern_glu_bwd, .scale_row = kern_scale_row, .add_row = kern_add_row,             \
         .logits_row = kern_logits_row, .dlogits_row = kern_dlogits_row, .to_bf16 = kern_to_bf16,   \
-        .add_f32 = kern_add_f32, .sumsq32 = kern_sumsq32, .adamw = kern_adamw, .exps = kern_exps,  \
+        .add_f32 = kern_add_f32, .sumsq32 = kern_sumsq32, .adamw = kern_adamw_row,                 \
+        .exps = kern_exps, .unpack_fwd = kern_unpack_fwd, .fwd_to_bwd = kern_fwd_to_bwd,           \
     }
 
 #endif

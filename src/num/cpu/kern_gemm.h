@@ -216,4 +216,33 @@ static void kern_pack_bwd(const uint16_t *w, int64_t ld, int n, int k, int kb, u
     }
 }
 
+static void kern_unpack_fwd(const uint16_t *fwd, int k, int nb, uint16_t *w, int64_t ld)
+{
+    const uint16_t *in = fwd + (size_t)nb * (size_t)(k / 32) * 512;
+    for (int kb = 0; kb < k / 32; kb++, in += 512) {
+        for (int i = 0; i < 16; i++) {
+            uint16_t *dst = w + (size_t)i * (size_t)ld + (size_t)kb * 32;
+            for (int kp = 0; kp < 16; kp++) {
+                memcpy(dst + 2 * kp, in + kp * 32 + 2 * i, 4);
+            }
+        }
+    }
+}
+
+static void kern_fwd_to_bwd(const uint16_t *fwd, int n, int k, int kb, uint16_t *out)
+{
+    /* column block kb is the lower or upper half of the forward tiles' 32 columns */
+    const uint16_t *in = fwd + (size_t)(kb / 2) * 512 + (size_t)(kb % 2) * 256;
+    size_t step = (size_t)(k / 32) * 512; /* from one row block to the next */
+    for (int nb = 0; nb < (n + 31) / 32; nb++, out += 512) {
+        for (int np = 0; np < 16; np++) {
+            const uint16_t *t = in + (size_t)(2 * nb + np / 8) * step + (size_t)(np % 8) * 4;
+            for (int i = 0; i < 16; i++) {
+                out[np * 32 + 2 * i] = t[(i / 2) * 32 + i % 2];
+                out[np * 32 + 2 * i + 1] = t[(i / 2) * 32 + 2 + i % 2];
+            }
+        }
+    }
+}
+
 #endif

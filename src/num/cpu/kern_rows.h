@@ -269,31 +269,6 @@ static double kern_sumsq32(const int64_t *g, double quantum)
     return vf_sumsq32(g, quantum);
 }
 
-static void kern_adamw(int64_t *grad, float *p, float *m, float *v, uint16_t *w16, int n,
-                       double quantum, const struct adam_step *s, int decay)
-{
-    vf keep = vf_set1(1.0f - s->lr * s->weight_decay), step = vf_set1(s->lr / s->bias1);
-    vf b1 = vf_set1(s->beta1), b2 = vf_set1(s->beta2), inv2 = vf_set1(s->bias2_sqrt);
-    vf c1 = vf_set1(1.0f - s->beta1), c2 = vf_set1(1.0f - s->beta2), eps = vf_set1(s->eps);
-    vf scale = vf_set1(s->grad_scale);
-
-    for (int i = 0; i < n; i += 16) {
-        vf g = vf_mul(vf_from_i64(grad + i, quantum), scale);
-        vf x = vf_load(p + i), mm, vv, den;
-        mm = vf_fma(b1, vf_load(m + i), vf_mul(c1, g));
-        vv = vf_fma(b2, vf_load(v + i), vf_mul(c2, vf_mul(g, g)));
-        den = vf_add(vf_div(vf_sqrt(vv), inv2), eps);
-        if (decay) {
-            x = vf_mul(x, keep);
-        }
-        x = vf_sub(x, vf_mul(step, vf_div(mm, den)));
-        vf_store(p + i, x);
-        vf_store(m + i, mm);
-        vf_store(v + i, vv);
-        vf_storebf(w16 + i, x);
-    }
-}
-
 static void kern_exps(const float *x, int n, float sub, float *y)
 {
     int i = 0;

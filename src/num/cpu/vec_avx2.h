@@ -59,6 +59,68 @@ static inline void vf_storebf(uint16_t *p, vf x)
     __m256i r = _mm256_packus_epi32(vf_narrow8(x.a), vf_narrow8(x.b));
     _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(r, 0xd8));
 }
+/* dtype_join and dtype_split of 16 values. */
+static inline __m256 vf_join8(const uint16_t *hi, const int16_t *rem)
+{
+    __m256i h = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)hi));
+    __m256i r = _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)rem));
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_slli_epi32(h, 16), r));
+}
+static inline vf vf_join(const uint16_t *hi, const int16_t *rem)
+{
+    return (vf){vf_join8(hi, rem), vf_join8(hi + 8, rem + 8)};
+}
+static inline void vf_split(uint16_t *hi, int16_t *rem, vf x)
+{
+    __m256i a = vf_narrow8(x.a), b = vf_narrow8(x.b), r;
+    r = _mm256_packus_epi32(a, b);
+    _mm256_storeu_si256((__m256i *)hi, _mm256_permute4x64_epi64(r, 0xd8));
+    a = _mm256_sub_epi32(_mm256_castps_si256(x.a), _mm256_slli_epi32(a, 16));
+    b = _mm256_sub_epi32(_mm256_castps_si256(x.b), _mm256_slli_epi32(b, 16));
+    r = _mm256_packs_epi32(a, b);
+    _mm256_storeu_si256((__m256i *)rem, _mm256_permute4x64_epi64(r, 0xd8));
+}
+/* dtype_hash of counters i, i + 1, ... and dtype_to_bf16_rand with its lower or upper half. */
+typedef struct {
+    __m256i a, b;
+} vu;
+static inline __m256i vu_hash8(uint32_t key, uint32_t i)
+{
+    __m256i x =
+        _mm256_add_epi32(_mm256_set1_epi32((int)i), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    x = _mm256_add_epi32(_mm256_mullo_epi32(x, _mm256_set1_epi32((int)0x9e3779b9u)),
+                         _mm256_set1_epi32((int)key));
+    x = _mm256_mullo_epi32(_mm256_xor_si256(x, _mm256_srli_epi32(x, 16)),
+                           _mm256_set1_epi32((int)0x85ebca6bu));
+    x = _mm256_mullo_epi32(_mm256_xor_si256(x, _mm256_srli_epi32(x, 13)),
+                           _mm256_set1_epi32((int)0xc2b2ae35u));
+    return _mm256_xor_si256(x, _mm256_srli_epi32(x, 16));
+}
+static inline vu vu_hash(uint32_t key, uint32_t i)
+{
+    return (vu){vu_hash8(key, i), vu_hash8(key, i + 8)};
+}
+static inline vu vu_low(vu x)
+{
+    __m256i m = _mm256_set1_epi32(0xffff);
+    return (vu){_mm256_and_si256(x.a, m), _mm256_and_si256(x.b, m)};
+}
+static inline vu vu_high(vu x)
+{
+    return (vu){_mm256_srli_epi32(x.a, 16), _mm256_srli_epi32(x.b, 16)};
+}
+static inline __m256i vf_narrow8_rand(__m256 x, __m256i r16)
+{
+    __m256i u = _mm256_castps_si256(x), r = _mm256_add_epi32(u, r16);
+    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    r = _mm256_blendv_epi8(r, _mm256_or_si256(u, _mm256_set1_epi32(0x400000)), nan);
+    return _mm256_srli_epi32(r, 16);
+}
+static inline void vf_storebf_rand(uint16_t *p, vf x, vu r16)
+{
+    __m256i r = _mm256_packus_epi32(vf_narrow8_rand(x.a, r16.a), vf_narrow8_rand(x.b, r16.b));
+    _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(r, 0xd8));
+}
 static inline void vf_loadpairs(const uint16_t *p, vf *even, vf *odd)
 {
     __m256i u = _mm256_loadu_si256((const __m256i *)p);

@@ -47,6 +47,51 @@ static inline void vf_storebf(uint16_t *p, vf x)
 {
     _mm256_storeu_si256((__m256i *)p, vf_tobf(x));
 }
+/* dtype_join and dtype_split of 16 values. */
+static inline vf vf_join(const uint16_t *hi, const int16_t *rem)
+{
+    __m512i h = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)hi));
+    __m512i r = _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)rem));
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_slli_epi32(h, 16), r));
+}
+static inline void vf_split(uint16_t *hi, int16_t *rem, vf x)
+{
+    __m256i h = vf_tobf(x);
+    __m512i w = _mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16);
+    __m512i r = _mm512_sub_epi32(_mm512_castps_si512(x), w);
+    _mm256_storeu_si256((__m256i *)hi, h);
+    _mm256_storeu_si256((__m256i *)rem, _mm512_cvtsepi32_epi16(r));
+}
+/* dtype_hash of counters i, i + 1, ... and dtype_to_bf16_rand with its lower or upper half. */
+typedef __m512i vu;
+static inline vu vu_hash(uint32_t key, uint32_t i)
+{
+    __m512i x =
+        _mm512_add_epi32(_mm512_set1_epi32((int)i),
+                         _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+    x = _mm512_add_epi32(_mm512_mullo_epi32(x, _mm512_set1_epi32((int)0x9e3779b9u)),
+                         _mm512_set1_epi32((int)key));
+    x = _mm512_mullo_epi32(_mm512_xor_si512(x, _mm512_srli_epi32(x, 16)),
+                           _mm512_set1_epi32((int)0x85ebca6bu));
+    x = _mm512_mullo_epi32(_mm512_xor_si512(x, _mm512_srli_epi32(x, 13)),
+                           _mm512_set1_epi32((int)0xc2b2ae35u));
+    return _mm512_xor_si512(x, _mm512_srli_epi32(x, 16));
+}
+static inline vu vu_low(vu x)
+{
+    return _mm512_and_si512(x, _mm512_set1_epi32(0xffff));
+}
+static inline vu vu_high(vu x)
+{
+    return _mm512_srli_epi32(x, 16);
+}
+static inline void vf_storebf_rand(uint16_t *p, vf x, vu r16)
+{
+    __m512i u = _mm512_castps_si512(x), r = _mm512_add_epi32(u, r16);
+    __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    r = _mm512_mask_or_epi32(r, nan, u, _mm512_set1_epi32(0x400000));
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(r, 16)));
+}
 static inline void vf_loadpairs(const uint16_t *p, vf *even, vf *odd)
 {
     __m512i u = _mm512_loadu_si512((const void *)p);

@@ -172,4 +172,40 @@ static inline vf vf_from_i64(const int64_t *g, double quantum)
     return r;
 }
 
+/* dtype_join and dtype_split of 16 values. */
+static inline vf vf_join(const uint16_t *hi, const int16_t *rem)
+{
+    vf r;
+    VEC_EACH r.v[i_] = dtype_join(hi[i_], rem[i_]);
+    return r;
+}
+static inline void vf_split(uint16_t *hi, int16_t *rem, vf x)
+{
+    VEC_EACH dtype_split(x.v[i_], &hi[i_], &rem[i_]);
+}
+/* dtype_hash of counters i, i + 1, ... and dtype_to_bf16_rand with its lower or upper half. */
+typedef struct {
+    uint32_t v[16];
+} vu;
+static inline vu vu_hash(uint32_t key, uint32_t i)
+{
+    vu r;
+    VEC_EACH r.v[i_] = dtype_hash(key, i + (uint32_t)i_);
+    return r;
+}
+static inline vu vu_low(vu x)
+{
+    VEC_EACH x.v[i_] &= 0xffffu;
+    return x;
+}
+static inline vu vu_high(vu x)
+{
+    VEC_EACH x.v[i_] >>= 16;
+    return x;
+}
+static inline void vf_storebf_rand(uint16_t *p, vf x, vu r16)
+{
+    VEC_EACH p[i_] = dtype_to_bf16_rand(x.v[i_], r16.v[i_]);
+}
+
 #endif

@@ -143,8 +143,7 @@ void torch_gather(struct device *d, const struct tensor *x, const int32_t *row, 
 void torch_scatter(struct device *d, const struct tensor *x, const int32_t *row, struct tensor *y);
 void torch_copy(struct device *d, const struct tensor *x, struct tensor *y);
 void torch_sumsq(struct device *d, const struct tensor *grad, void *exact);
-void torch_adamw(struct device *d, struct tensor *grad, struct tensor *master, struct tensor *m,
-                 struct tensor *v, const struct adam_step *s, int decay, struct tensor *w16);
+void torch_adamw(struct device *d, const struct adam_param *p, const struct adam_step *s);
 
 void torch_rope_kv(struct device *d, const struct tensor *qkv, const struct norm *q_norm,
                    const struct norm *k_norm, const struct tensor *cos, const struct tensor *sin,

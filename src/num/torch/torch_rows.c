@@ -382,16 +382,19 @@ static void adamw_rows(struct torch *t, const struct tensor *grad, const struct 
     torch_put(t, torch_view(t, w16), x);
 }
 
-void torch_adamw(struct device *d, struct tensor *grad, struct tensor *master, struct tensor *m,
-                 struct tensor *v, const struct adam_step *s, int decay, struct tensor *w16)
+void torch_adamw(struct device *d, const struct adam_param *p, const struct adam_step *s)
 {
     struct torch *t = torch_of(d);
-    int64_t step = piece_rows(grad->cols);
-    for (int64_t r = 0; r < grad->rows; r += step, torch_release(t, 0)) {
-        int64_t n = least(step, grad->rows - r);
-        struct tensor g = tensor_rows(grad, r, n), x = tensor_rows(master, r, n);
-        struct tensor mm = tensor_rows(m, r, n), vv = tensor_rows(v, r, n);
-        struct tensor w = tensor_rows(w16, r, n);
-        adamw_rows(t, &g, &x, &mm, &vv, s, decay, &w);
+    int64_t step = piece_rows(p->grad->cols);
+    for (int64_t r = 0; r < p->grad->rows; r += step, torch_release(t, 0)) {
+        int64_t n = least(step, p->grad->rows - r);
+        struct tensor g = tensor_rows(p->grad, r, n), x = tensor_rows(p->master, r, n);
+        struct tensor mm = tensor_rows(p->m, r, n), vv = tensor_rows(p->v, r, n);
+        struct tensor w = tensor_rows(p->w16, r, n);
+        adamw_rows(t, &g, &x, &mm, &vv, s, p->decay, &w);
+    }
+    device_zero(p->grad);
+    if (p->view) {
+        d->ops->pack(d, p->w16, p->view);
     }
 }
