@@ -336,6 +336,7 @@ void bench_prof_init(struct bench_prof *p, struct device *d)
     p->dev = d;
     p->real = d->ops;
     prof_table.adamw = d->ops->adamw; /* has no place in the runs that are profiled */
+    prof_table.unpack = d->ops->unpack;
 }
 
 void bench_prof_fini(struct bench_prof *p)
