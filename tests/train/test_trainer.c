@@ -13,8 +13,9 @@
 static const struct tinymodel_spec specs[] = {
     {"llama", 1, 2, 64, 2, 1, 32, 96, 77, 640, 0},
     {"qwen2", 0, 1, 64, 2, 2, 32, 64, 50, 640, 0},
+    {"gemma2", 1, 2, 64, 2, 1, 32, 96, 77, 640, 0}, /* norms behind attention and MLP */
 };
-static const char *dirs[2]; /* one folder a spec, written once */
+static const char *dirs[3]; /* one folder a spec, written once */
 
 enum { N = 7, LEN = 420 };
 
@@ -241,7 +242,7 @@ static void machine_changes_no_bit(void **state)
 static void memory_changes_no_bit(void **state)
 {
     (void)state;
-    for (int spec = 0; spec < 2; spec++) {
+    for (int spec = 0; spec < 3; spec += 2) {
         struct trainer_opts o = default_opts();
         struct want want = {0};
         for (int k = 0; k < 8; k++) {
@@ -680,9 +681,9 @@ static void scores(void **state)
 
 static int setup(void **state)
 {
-    static char name[2][300];
+    static char name[3][300];
     int rc = fixture_setup(state);
-    for (int i = 0; rc == 0 && i < 2; i++) {
+    for (int i = 0; rc == 0 && i < 3; i++) {
         snprintf(name[i], sizeof name[i], "%s", tinymodel_write(&specs[i]));
         dirs[i] = name[i];
     }
