@@ -12,15 +12,19 @@ static const struct tinymodel_spec specs[] = {
 };
 
 /* Turns the sign of every weight in memory. */
+static void flip(void *values, size_t bytes)
+{
+    uint16_t *p = values;
+    for (size_t i = 0; i < bytes / 2; i++) {
+        p[i] ^= 0x8000;
+    }
+}
+
 static void negate(struct weights *w)
 {
     for (int i = 0; i < w->nparams; i++) {
-        for (int64_t r = 0; r < w->params[i].rows; r++) {
-            uint16_t *p = (uint16_t *)(uintptr_t)device_host_row(&w->params[i].w16, r);
-            for (int64_t c = 0; c < w->params[i].cols; c++) {
-                p[c] ^= 0x8000;
-            }
-        }
+        struct param *p = &w->params[i];
+        flip(p->w16.data ? p->w16.data : p->view.fwd, p->w16.data ? p->w16.size : p->view.fwd_size);
     }
 }
 
