@@ -385,7 +385,7 @@ static void attn_task(void *arg, int task, int worker)
         }
     }
     for (int i = 0; i < d; i++) {
-        put(a->out, r, h * d + i, (all.o[i] + 0.0f) / all.l);
+        put(a->out, r, h * d + i, (all.o[i] + 0.0f) * (1.0f / all.l));
     }
     if (a->lse) {
         put(a->lse, r, h, all.m + vmath_logf(all.l));

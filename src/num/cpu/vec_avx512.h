@@ -137,8 +137,13 @@ static inline vf vf_first(int n, vf a, vf b)
 }
 static inline vf vf_scale2(vf y, vf t, float magic)
 {
-    __m512i m = _mm512_castps_si512(_mm512_set1_ps(magic));
-    __m512i n = _mm512_slli_epi32(_mm512_sub_epi32(_mm512_castps_si512(t), m), 23);
+    /* (t - magic) << 23, whose second part is 0 for the magic of vf_exp */
+    union {
+        float f;
+        uint32_t u;
+    } m = {magic};
+    __m512i n = _mm512_slli_epi32(_mm512_castps_si512(t), 23);
+    n = _mm512_sub_epi32(n, _mm512_set1_epi32((int)(m.u << 23)));
     return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(y), n));
 }
 static inline float vf_hsum(vf x)
