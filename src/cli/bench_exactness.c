@@ -40,6 +40,13 @@ static const struct {
               " \"rope_theta\": 1000000.0, \"tie_word_embeddings\": false"},
     {"qwen3", "\"model_type\": \"qwen3\", \"num_key_value_heads\": 8, \"hidden_act\": \"silu\","
               " \"rope_theta\": 1000000.0, \"tie_word_embeddings\": true"},
+    {"mistral", "\"model_type\": \"mistral\", \"num_key_value_heads\": 2, \"sliding_window\": 70"},
+    {"gemma2", "\"model_type\": \"gemma2\", \"num_key_value_heads\": 4, \"sliding_window\": 100,"
+               " \"attn_logit_softcapping\": 5.0, \"final_logit_softcapping\": 4.0,"
+               " \"query_pre_attn_scalar\": 24"},
+    {"gemma3", "\"model_type\": \"gemma3_text\", \"num_key_value_heads\": 8,"
+               " \"sliding_window\": 40, \"sliding_window_pattern\": 2"},
+    {"glm4", "\"model_type\": \"glm4\", \"num_key_value_heads\": 2"},
 };
 #define EXACT_FAMILIES ((int)(sizeof exact_family / sizeof exact_family[0]))
 
@@ -642,8 +649,11 @@ static int family_check(struct exact *x, struct err *e)
     int shown = x->shown, rc = world_open(x, &x->now, "cpu", "auto", 1, 1, e);
 
     x->shown = EXACT_SHOWN;
-    if (rc == STATUS_OK) {
+    x->differs = 0;
+    /* a few short texts may round alike */
+    for (int i = 0; rc == STATUS_OK && !x->differs && i < 12; i++) {
         rc = case_run(x, &c, e);
+        c.s++;
     }
     if (rc == STATUS_OK && !x->differs) {
         rc = ERR(e, STATUS_FAIL,

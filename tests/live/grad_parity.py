@@ -55,18 +55,16 @@ def vocab_of(model):
     return model.config.get_text_config().vocab_size
 
 
-def theirs(model, seqs, grad=True):
+def theirs(model, seqs):
     """Logits of all positions, one sequence at a time so that no padding takes part; gradients stay in
     the model."""
     count = sum(len(s) - 1 for s in seqs)
     logits = []
     for s in seqs:
         ids = torch.tensor([s])
-        with torch.set_grad_enabled(grad):
-            out = model(input_ids=ids).logits[0].float()
-        if grad:
-            logp = torch.log_softmax(out[:-1], dim=-1).gather(1, ids[0, 1:, None])
-            (logp.sum() / count).backward()
+        out = model(input_ids=ids).logits[0]
+        logp = torch.log_softmax(out[:-1], dim=-1).gather(1, ids[0, 1:, None])
+        (logp.sum() / count).backward()
         logits.append(out.detach())
     return torch.cat(logits)
 
