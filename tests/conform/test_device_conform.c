@@ -358,7 +358,8 @@ static void case_linear(struct device *d, const void *arg, struct result *out)
 
 static void test_linear(void **state)
 {
-    static const struct product shapes[] = {{1, 64, 32}, {5, 96, 160}, {33, 500, 576}};
+    static const struct product shapes[] = {
+        {1, 64, 32}, {5, 96, 160}, {33, 500, 576}, {3, 2000, 576}};
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         conform("products", case_linear, &shapes[i]);
@@ -589,7 +590,7 @@ static void test_attn(void **state)
          .len = {90, 1, 30}},
         {{.n_heads = 6, .n_kv_heads = 2, .head_dim = 64, .scale = 0.125f, .rot = 64},
          .normed = 1,
-         .len = {130, 200}},
+         .len = {130, 250}},
         {{.n_heads = 4, .n_kv_heads = 1, .head_dim = 64, .scale = 0.1f, .window = 37, .rot = 32},
          .len = {140, 80}},
         {{.n_heads = 4,
@@ -677,7 +678,7 @@ static void case_logp_masked(struct device *d, const void *arg, struct result *o
 
 static void test_logp(void **state)
 {
-    static const struct product shapes[] = {{1, 64, 0}, {9, 1000, 0}};
+    static const struct product shapes[] = {{1, 64, 0}, {9, 1000, 0}, {12, 60000, 0}};
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         conform("log-probs", case_logp, &shapes[i]);
@@ -774,7 +775,7 @@ static void case_optimizer(struct device *d, const void *arg, struct result *out
 
 static void test_optimizer(void **state)
 {
-    static const struct product shapes[] = {{1, 33, 0}, {7, 576, 0}, {60, 100, 0}};
+    static const struct product shapes[] = {{1, 33, 0}, {7, 576, 0}, {60, 100, 0}, {60, 10000, 0}};
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         conform("optimizer", case_optimizer, &shapes[i]);

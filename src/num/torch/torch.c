@@ -190,6 +190,9 @@ static void torch_constants(struct torch *t, int cuda, int index)
     t->host = f->aoti_torch_device_type_cpu();
     t->type = cuda ? f->aoti_torch_device_type_cuda() : t->host;
     t->index = index;
+    /* what fills a GPU; what stays in a core's cache */
+    t->chunk = cuda ? (int64_t)16 << 20 : (int64_t)512 << 10;
+    t->scores = cuda ? (int64_t)64 << 20 : (int64_t)256 << 10;
     t->bf16 = f->aoti_torch_dtype_bfloat16();
     t->f32 = f->aoti_torch_dtype_float32();
     t->f64 = f->aoti_torch_dtype_float64();

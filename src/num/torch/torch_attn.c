@@ -5,7 +5,7 @@
 #include "base/status.h"
 #include "num/torch/torch_int.h"
 
-#define SCORE_VALUES ((int64_t)16 << 20) /* f32 scores that exist at one time */
+#define PIECE_MIN 64 /* queries that a piece has at least: gathering keys costs too */
 
 /* ---- KV slots ----------------------------------------------------------------------------------
  */
@@ -303,10 +303,10 @@ static int first_key(const struct attn_shape *s, int pos)
 }
 
 /* Queries of one sequence that make a piece: all heads against all keys. */
-static int64_t piece_queries(const struct attn_shape *s, int64_t keys)
+static int64_t piece_queries(const struct torch *t, const struct attn_shape *s, int64_t keys)
 {
-    int64_t n = SCORE_VALUES / ((int64_t)s->n_heads * (keys ? keys : 1));
-    return n > 1 ? n : 1;
+    int64_t n = t->scores / ((int64_t)s->n_heads * (keys ? keys : 1));
+    return n > PIECE_MIN ? n : PIECE_MIN;
 }
 
 /* Slots of keys [from, from + n) and the newest key of m queries from position pos on. */
@@ -328,7 +328,7 @@ static void attn_seq(struct torch *t, const struct tensor *q, const struct kv_st
                      const struct attn_shape *s, const struct row_seq *sq, struct tensor *out,
                      struct tensor *lse)
 {
-    int64_t step = piece_queries(s, sq->pos0 + sq->nrows);
+    int64_t step = piece_queries(t, s, sq->pos0 + sq->nrows);
     for (int64_t i = 0; i < sq->nrows; i += step, torch_release(t, 0)) {
         int64_t m = step < sq->nrows - i ? step : sq->nrows - i, row = sq->row0 + i;
         int pos = sq->pos0 + (int)i, from = first_key(s, pos);
@@ -403,7 +403,7 @@ void torch_attn(struct device *d, const struct tensor *q, const struct kv_store 
         if (sq->nrows != 1) {
             continue;
         }
-        if (b == DECODE_MAX || (b && (b + 1) * widest * s->n_heads > SCORE_VALUES)) {
+        if (b == DECODE_MAX || (b && (b + 1) * widest * s->n_heads > 16 * t->scores)) {
             attn_decode(t, q, kv, layer, s, rows, list, b, longest, out, lse);
             b = 0;
             widest = keys;
@@ -476,7 +476,7 @@ static void attn_bwd_seq(struct torch *t, const struct attn_grad *a, const struc
 {
     struct work all = work_of(t, s, 1, 1, sq->nrows);
     struct key_grads g = {.all = sq->nrows};
-    int64_t size[] = {all.kv, sq->nrows, all.d}, step = piece_queries(s, 3 * (int64_t)sq->nrows);
+    int64_t size[] = {all.kv, sq->nrows, all.d}, step = piece_queries(t, s, 3 * (int64_t)sq->nrows);
     int64_t strides[] = {all.d, dkv->ld, 1};
     struct aten *slots, *last;
     int mark;

@@ -21,9 +21,9 @@ static struct aten *mm_f32(struct torch *t, struct aten *a, struct aten *b)
 }
 
 /* Rows of a weight that make one piece. */
-static int64_t piece_rows(int64_t k)
+static int64_t piece_rows(const struct torch *t, int64_t k)
 {
-    int64_t n = TORCH_CHUNK / (k ? k : 1);
+    int64_t n = t->chunk / (k ? k : 1);
     return n > 64 ? n : 64;
 }
 
@@ -36,7 +36,7 @@ static void linear_f32(struct torch *t, const struct tensor *x, const struct wvi
                        const struct tensor *bias, const struct tensor *residual, struct tensor *y)
 {
     struct aten *a = torch_view(t, x);
-    int64_t step = piece_rows(w->k);
+    int64_t step = piece_rows(t, w->k);
     int mark;
 
     if (!t->mm_f32) {
@@ -92,7 +92,7 @@ void torch_linear_dx(struct device *d, const struct tensor *dy, const struct wvi
 {
     struct torch *t = torch_of(d);
     struct aten *sum, *out;
-    int64_t step = t->mm_f32 ? w->n : piece_rows(w->k);
+    int64_t step = t->mm_f32 ? w->n : piece_rows(t, w->k);
 
     if (!dy->rows) {
         return;
@@ -117,7 +117,7 @@ void torch_linear_dw(struct device *d, const struct tensor *dy, const struct ten
 {
     struct torch *t = torch_of(d);
     int64_t r0 = leaves->start[0], rows = leaves->start[leaves->n] - r0;
-    int64_t step = piece_rows(grad->cols);
+    int64_t step = piece_rows(t, grad->cols);
     struct aten *a;
     int mark;
 

@@ -14,8 +14,6 @@
 #include "num/torch/torch_abi.h"
 
 #define TORCH_TEMPS 512
-#define TORCH_CHUNK                                                                                \
-    ((int64_t)4 << 20) /* values of a temporary that a large operation is cut into */
 
 struct torch_held {
     void *data;
@@ -28,7 +26,9 @@ struct torch {
     int32_t type, index; /* the device, in torch's numbers */
     int32_t host;        /* torch's number of the host's memory */
     int32_t bf16, f32, f64, u8, i32, i64;
-    int mm_f32; /* 1: the device multiplies bf16 into f32 */
+    int mm_f32;     /* 1: the device multiplies bf16 into f32 */
+    int64_t chunk;  /* values of a temporary that a large operation is cut into */
+    int64_t scores; /* the same for attention's scores */
     struct aten *temp[TORCH_TEMPS];
     int ntemp;
     struct torch_held *held; /* memory handed out */

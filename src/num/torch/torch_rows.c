@@ -5,9 +5,9 @@
 #include "num/torch/torch_int.h"
 
 /* Rows of n values that make one piece. */
-static int64_t piece_rows(int64_t n)
+static int64_t piece_rows(const struct torch *t, int64_t n)
 {
-    int64_t rows = TORCH_CHUNK / (n ? n : 1);
+    int64_t rows = t->chunk / (n ? n : 1);
     return rows ? rows : 1;
 }
 
@@ -266,7 +266,7 @@ void torch_logp(struct device *d, struct tensor *logits, const struct logit_spec
                 float *logz, float *entropy)
 {
     struct torch *t = torch_of(d);
-    int64_t step = piece_rows(logits->cols);
+    int64_t step = piece_rows(t, logits->cols);
     (void)vleaf;
     for (int64_t r = 0; r < logits->rows; r += step) {
         struct tensor x = tensor_rows(logits, r, least(step, logits->rows - r));
@@ -324,7 +324,7 @@ void torch_logp_bwd(struct device *d, const struct tensor *logits, const struct 
 {
     struct torch *t = torch_of(d);
     struct logp_grad a = {spec, target, max, logz, entropy, g, ge};
-    int64_t step = piece_rows(logits->cols);
+    int64_t step = piece_rows(t, logits->cols);
     for (int64_t r = 0; r < logits->rows; r += step) {
         int64_t n = least(step, logits->rows - r);
         struct tensor x = tensor_rows(logits, r, n), dx = tensor_rows(dlogits, r, n);
@@ -349,7 +349,7 @@ void torch_exps(struct device *d, const struct tensor *x, const float *max, stru
 void torch_sumsq(struct device *d, const struct tensor *grad, void *exact)
 {
     struct torch *t = torch_of(d);
-    int64_t step = piece_rows(grad->cols);
+    int64_t step = piece_rows(t, grad->cols);
     for (int64_t r = 0; r < grad->rows; r += step, torch_release(t, 0)) {
         struct aten *g = torch_block(t, grad, r, least(step, grad->rows - r), 0, grad->cols);
         struct aten *s = torch_op(t, "aten::sum", "", "t-", torch_mul(t, g, g));
@@ -385,7 +385,7 @@ static void adamw_rows(struct torch *t, const struct tensor *grad, const struct 
 void torch_adamw(struct device *d, const struct adam_param *p, const struct adam_step *s)
 {
     struct torch *t = torch_of(d);
-    int64_t step = piece_rows(p->grad->cols);
+    int64_t step = piece_rows(t, p->grad->cols);
     for (int64_t r = 0; r < p->grad->rows; r += step, torch_release(t, 0)) {
         int64_t n = least(step, p->grad->rows - r);
         struct tensor g = tensor_rows(p->grad, r, n), x = tensor_rows(p->master, r, n);
