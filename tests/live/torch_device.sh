@@ -49,7 +49,7 @@ PY
     ;;
 smollm2)
     lib_model
-    ARGS+=(--rollout-batch-size 4 --rollout-max-response-len 32 --apply-chat-template)
+    ARGS+=(--rollout-batch-size 2 --rollout-max-response-len 16 --apply-chat-template)
     python3 "$ROOT/recipes/add_data.py" "$WORK"
     mv "$WORK/train.jsonl" "$WORK/prompts.jsonl"
     ;;
@@ -80,7 +80,7 @@ if "$MILES" generate --hf-checkpoint "$MODEL" --prompt hello --max-tokens 1 --de
     --libtorch "$WORK/nowhere" >"$WORK/none.out" 2>"$WORK/none.err"; then
     lib_die "a folder without libtorch was accepted"
 fi
-live_equal "lines of the refusal" "$(wc -l <"$WORK/none.err")" 1
+live_equal "lines of the refusal" "$(grep -vc ' warn ' "$WORK/none.err")" 1
 grep -q 'pip install torch' "$WORK/none.err" || lib_die "it does not say what to install"
 [ ! -s "$WORK/none.out" ] || lib_die "it printed something without a device"
 
@@ -129,8 +129,8 @@ PY
 ) || lib_die "the devices disagree: $compared"
 
 # (d)
-lib_train "$WORK/own" "${ARGS[@]}" --num-rollout 3 "${TORCH[@]}"
-live_equal "steps with rollouts" "$(lib_metric "$WORK/own" train/step | wc -l)" 3
+lib_train "$WORK/own" "${ARGS[@]}" --num-rollout 2 "${TORCH[@]}"
+live_equal "steps with rollouts" "$(lib_metric "$WORK/own" train/step | wc -l)" 2
 live_equal "exact tokens" "$(lib_metric "$WORK/own" train/exact_tokens | sort -u)" 0
 diff=$(lib_metric "$WORK/own" train/train_rollout_logprob_abs_diff | sort -g | tail -n 1)
 [ -n "$diff" ] || lib_die "the difference of log-probs is not in the metrics"
