@@ -5,7 +5,8 @@
 # (a) Without libtorch the program says in one sentence what to install. (b) `generate` gives the
 # same first token's log-prob on both. (c) Ten GRPO steps over the same saved rollouts: the losses
 # agree within LOSS_TOL and the gradient norms within NORM_TOL of the cpu's. (d) A few steps with
-# rollouts of its own: no token counts as exact, the difference of log-probs is a metric.
+# rollouts of its own: no token counts as exact, the difference of log-probs is a metric; its
+# checkpoint is resumed and its exported weights are read by the cpu device.
 #
 # The tolerances: both devices round activations to bf16 at the same places, 2^-9 each, but add in
 # other orders, so about one value in a thousand lands on the other side of a tie; the residual is
@@ -85,16 +86,24 @@ grep -q 'pip install torch' "$WORK/none.err" || lib_die "it does not say what to
 [ ! -s "$WORK/none.out" ] || lib_die "it printed something without a device"
 
 # (b)
+# first_logp MODEL ARGS...: the log-prob of the first token of an answer.
 first_logp() {
-    "$MILES" generate --hf-checkpoint "$MODEL" --prompt "The capital of France is" --raw \
+    local model=$1
+    shift
+    "$MILES" generate --hf-checkpoint "$model" --prompt "The capital of France is" --raw \
         --max-tokens 12 --logprobs "$@" >"$WORK/gen.out"
     lib_say "$(head -n 1 "$WORK/gen.out")"
     awk -F '\t' '/^  [0-9]+\t/ { print $2; exit }' "$WORK/gen.out"
 }
-cpu=$(first_logp)
-torch=$(first_logp "${TORCH[@]}")
-awk -v a="$cpu" -v b="$torch" 'BEGIN { d = a - b; exit !(a != "" && b != "" && d < 0.05 && d > -0.05) }' ||
-    lib_die "the first token's log-prob is $cpu on cpu and $torch on torch"
+# same_logp MODEL: both devices give it nearly the same.
+same_logp() {
+    local a b
+    a=$(first_logp "$1")
+    b=$(first_logp "$1" "${TORCH[@]}")
+    awk -v a="$a" -v b="$b" 'BEGIN { d = a - b; exit !(a != "" && b != "" && d < 0.05 && d > -0.05) }' ||
+        lib_die "the first token's log-prob is $a on cpu and $b on torch"
+}
+same_logp "$MODEL"
 
 # (c)
 SAVED="$WORK/saved-{rollout_id}.jsonl"
@@ -129,12 +138,17 @@ PY
 ) || lib_die "the devices disagree: $compared"
 
 # (d)
-lib_train "$WORK/own" "${ARGS[@]}" --num-rollout 2 "${TORCH[@]}"
+lib_train "$WORK/own" "${ARGS[@]}" --num-rollout 2 "${TORCH[@]}" --save "$WORK/ckpt" \
+    --save-interval 2 --save-hf "$WORK/hf"
 live_equal "steps with rollouts" "$(lib_metric "$WORK/own" train/step | wc -l)" 2
 live_equal "exact tokens" "$(lib_metric "$WORK/own" train/exact_tokens | sort -u)" 0
 diff=$(lib_metric "$WORK/own" train/train_rollout_logprob_abs_diff | sort -g | tail -n 1)
 [ -n "$diff" ] || lib_die "the difference of log-probs is not in the metrics"
 awk -v d="$diff" 'BEGIN { exit !(d >= 0 && d < 0.1) }' ||
     lib_die "rollout and trainer differ by $diff a token"
+lib_train "$WORK/rest" "${ARGS[@]}" --num-rollout 3 "${TORCH[@]}" --load "$WORK/ckpt"
+live_equal "steps after resuming" "$(lib_metric "$WORK/rest" train/step | wc -l)" 1
+cmp -s "$MODEL/model.safetensors" "$WORK/hf/model.safetensors" && lib_die "the weights did not move"
+same_logp "$WORK/hf"
 
 echo "torch_steps=$STEPS $compared rollout_logp_diff=$diff"
