@@ -140,7 +140,7 @@ struct kern {
     void (*exps)(const float *x, int n, float sub, float *y); /* y = exp(x - sub) */
 };
 
-#define KERN_ATTN_ROWS 32  /* queries (of all heads of a group) that attn takes at a time */
+#define KERN_ATTN_ROWS 64  /* queries (of all heads of a group) that attn takes at a time */
 #define KERN_ATTN_KEYS 128 /* keys that attn_bwd takes at a time */
 
 /* Bytes of scratch that attn and attn_bwd need: whatever the sequences' length. */
