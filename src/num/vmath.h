@@ -35,7 +35,8 @@ double vmath_powi(double x, long n);               /* n >= 0, by squaring */
 #define VMATH_T2         (-5.37397155531e-2f)
 #define VMATH_T3         1.33314422036e-1f
 #define VMATH_T4         (-3.33332819422e-1f)
-/* gelu(x) = x sigmoid(x (GELU_1 + GELU_C x^2)); beyond GELU_MAX the sigmoid is 0 or 1 */
+/* gelu(x) = x sigmoid(x (GELU_1 + GELU_C x^2)), within 1.5e-7 |x|; beyond GELU_MAX the sigmoid is 0
+ * or 1 */
 #define VMATH_GELU_1   1.5957691216057308f    /* 2 sqrt(2 / pi) */
 #define VMATH_GELU_C   7.1354816272600248e-2f /* 0.044715 times that */
 #define VMATH_GELU_3C  2.1406444881780074e-1f

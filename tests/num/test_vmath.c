@@ -129,6 +129,34 @@ static void test_tanhf(void **state)
     assert_true(isnan(vmath_tanhf(NAN)));
 }
 
+/* GELU as the devices compute it (gate_exponent in ops_ref.c). */
+static float gelu(float x)
+{
+    float c = x > VMATH_GELU_MAX ? VMATH_GELU_MAX : x < -VMATH_GELU_MAX ? -VMATH_GELU_MAX : x;
+    float e = c * fmaf(c * c, VMATH_GELU_C, VMATH_GELU_1);
+    return x * (1.0f / (1.0f + vmath_expf(0.0f - e)));
+}
+
+static void test_gelu(void **state)
+{
+    const long double root = sqrtl(2.0L / acosl(-1.0L));
+    long double max = 0;
+    double at = 0;
+    (void)state;
+    for (int i = -1200000; i <= 1200000; i += 3) {
+        float x = (float)i * 1e-5f;
+        long double l = (long double)x;
+        long double want = 0.5L * l * (1.0L + tanhl(root * (l + 0.044715L * l * l * l)));
+        if (i) {
+            worst(&max, fabsl((long double)gelu(x) - want) / fabsl(l), (double)x, &at);
+        }
+    }
+    print_message("gelu: %.3Le |x| at %a\n", max, at);
+    assert_true(max < 1.5e-7L);
+    assert_true(gelu(1e30f) == 1e30f);
+    assert_true(gelu(-1e30f) == 0.0f);
+}
+
 /* Both are monotonic enough that log(exp(x)) returns to x within the sum of their errors. */
 static void test_round_trip(void **state)
 {
@@ -222,6 +250,7 @@ int main(void)
         cmocka_unit_test(test_logf),    cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_exp_log), cmocka_unit_test(test_sincos),
         cmocka_unit_test(test_powi),    cmocka_unit_test(test_tanhf),
+        cmocka_unit_test(test_gelu),
     };
     return cmocka_run_group_tests(tests, flush, NULL);
 }

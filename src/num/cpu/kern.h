@@ -125,7 +125,7 @@ struct kern {
                           int l1, const float *parts, size_t stride);
     void (*glu)(const uint16_t *gu, enum act act, int inter, uint16_t *y);
     void (*glu_bwd)(const uint16_t *dy, const uint16_t *gu, enum act act, int inter, uint16_t *dgu);
-    void (*scale_row)(const uint16_t *x, int n, float scale, uint16_t *y); /* n up to 16 */
+    void (*scale_row)(const uint16_t *x, int n, float scale, uint16_t *y);
     /* grad += dy times mul, in units of 1 / scale. */
     int (*add_row)(const float *dy, int n, float mul, int64_t *grad, float scale);
     /* Row statistics; x becomes what the spec says, in place. sums[0] = Z, sums[1] = sum z (x-m) */
