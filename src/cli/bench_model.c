@@ -11,9 +11,11 @@
 #include "base/status.h"
 #include "base/thread.h"
 #include "cli/bench.h"
+#include "cli/bench_peer.h"
 #include "cli/bench_prof.h"
 #include "cli/bench_rand.h"
 #include "cli/cmd.h"
+#include "cli/onednn.h"
 #include "model/backward.h"
 #include "model/wfile.h"
 #include "train/trainer.h"
@@ -66,6 +68,7 @@ static const char model_1b[] =
 
 struct model {
     const struct model_opts *o;
+    struct onednn *peer; /* NULL: our own products alone make the limit */
     const char *name;
     struct wfile *file; /* NULL: random */
     struct arch arch;
@@ -383,44 +386,53 @@ static void model_once(struct model *m, struct bench_prof *p)
     bench_prof_once(p, &m->w->lm_head.w->view, m->nreq);
 }
 
-static void model_share_prefill(struct model *m, int len, double read, struct model_shares *s)
+/* Rounds of a pass, of its products alone and of the same products by oneDNN. */
+static double model_rounds(struct model *m, void (*pass)(struct model *m), const char *name,
+                           int len, double read)
 {
     struct bench_prof p;
-    double t0;
+    struct bench_peer *peer = NULL;
+    double t0, share;
+
     bench_prof_init(&p, m->dev);
-    model_rows(m, 1, len);
-    model_prefill(m);
+    p.by_kind = 1;
+    pass(m);
     t0 = bench_now();
     for (int i = 0; model_more(m, i, t0); i++) {
+        if (m->b) {
+            backward_zero(m->b);
+        }
         bench_prof_begin(&p);
-        model_prefill(m);
+        pass(m);
         bench_prof_end(&p);
         bench_prof_bare(&p);
+        if (m->peer && !peer) {
+            peer = bench_peer_new(m->peer, &p);
+        }
+        if (peer) {
+            bench_peer_round(peer);
+        }
     }
-    share_take(&s->prefill,
-               model_print(m, &p, "prefill of", len, bench_prof_bare_seconds(&p), read));
+    model_once(m, &p);
+    if (peer) {
+        bench_peer_apply(peer, &p);
+    }
+    share = model_print(m, &p, name, len, bench_prof_bare_seconds(&p), read);
+    bench_peer_free(peer);
     bench_prof_fini(&p);
+    return share;
+}
+
+static void model_share_prefill(struct model *m, int len, double read, struct model_shares *s)
+{
+    model_rows(m, 1, len);
+    share_take(&s->prefill, model_rounds(m, model_prefill, "prefill of", len, read));
 }
 
 static void model_share_train(struct model *m, int len, double read, struct model_shares *s)
 {
-    struct bench_prof p;
-    double t0;
-    bench_prof_init(&p, m->dev);
     model_rows(m, MODEL_ROWS / len, len);
-    model_train(m);
-    t0 = bench_now();
-    for (int i = 0; model_more(m, i, t0); i++) {
-        backward_zero(m->b);
-        bench_prof_begin(&p);
-        model_train(m);
-        bench_prof_end(&p);
-        model_once(m, &p);
-        bench_prof_bare(&p);
-    }
-    share_take(&s->train, model_print(m, &p, "training, sequences of", len,
-                                      bench_prof_bare_seconds(&p), read));
-    bench_prof_fini(&p);
+    share_take(&s->train, model_rounds(m, model_train, "training, sequences of", len, read));
 }
 
 static void model_share_decode(struct model *m, int len, double read, struct model_shares *s)
@@ -572,7 +584,7 @@ static int model_limits(struct model *m, struct err *e)
         rc = model_shares(m, &s, e);
     }
     if (rc == STATUS_OK && !o->only_given) {
-        struct model big = {.o = o, .name = "random 1B"};
+        struct model big = {.o = o, .peer = m->peer, .name = "random 1B"};
         rc = arch_parse(model_1b, &big.arch, e);
         if (rc == STATUS_OK) {
             rc = model_shares(&big, &s, e);
@@ -599,7 +611,13 @@ static int model_run(const struct model_opts *o, struct err *e)
         }
     }
     if (rc == STATUS_OK && o->run == MODEL_LIMITS) {
+        struct err why = {0};
+        bench_pin(o->threads > 0 ? (int)o->threads : pool_cores());
+        if (onednn_open(NULL, &m.peer, &why) != STATUS_OK) {
+            fprintf(stderr, "miles: the limits are those of our own products: %s\n", why.msg);
+        }
         rc = model_limits(&m, e);
+        onednn_close(m.peer);
     } else if (rc == STATUS_OK) {
         rc = o->run == MODEL_TRAIN ? model_step_train(&m, &best, e)
                                    : model_step_prefill(&m, &best, e);

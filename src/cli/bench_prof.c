@@ -407,61 +407,81 @@ void bench_prof_bare(struct bench_prof *p)
     p->bare_rounds++;
 }
 
-double bench_prof_seconds(const struct bench_prof *p)
-{
-    double t = p->rest;
-    for (int i = 0; i < p->n; i++) {
-        t += p->call[i].best;
-    }
-    return t;
-}
-
-double bench_prof_bare_seconds(const struct bench_prof *p)
-{
-    double t = 0.0;
-    for (int i = 0; i < p->n; i++) {
-        t += p->call[i].again ? 0.0 : p->call[i].bare;
-    }
-    return t;
-}
-
 /* ---- the table ---------------------------------------------------------------------------------
  */
 
-/* Calls of one operation, and for products of one shape. */
+/* Calls of one kind. */
 struct prof_line {
     const struct bench_call *c;
     int calls;
-    double best, bare, flops, bytes;
+    double best, bare, theirs, flops, bytes; /* sums */
+    double least, least_bare;                /* shortest call */
 };
 
 #define PROF_LINES 64
+
+static int prof_same(const struct bench_call *a, const struct bench_call *b)
+{
+    return a->op == b->op && a->again == b->again && a->m == b->m && a->n == b->n && a->k == b->k;
+}
 
 static int prof_lines(const struct bench_prof *p, struct prof_line *lines)
 {
     int n = 0;
     for (int i = 0; i < p->n; i++) {
         const struct bench_call *c = &p->call[i];
-        int product = c->op <= BENCH_LINEAR_DW, j = 0;
-        while (j < n && !(lines[j].c->op == c->op && lines[j].c->again == c->again &&
-                          (!product || (lines[j].c->n == c->n && lines[j].c->k == c->k &&
-                                        lines[j].c->m == c->m)))) {
+        struct prof_line *l;
+        int j = 0;
+        while (j < n && !prof_same(lines[j].c, c)) {
             j++;
         }
+        l = &lines[j];
         if (j == n) {
-            if (n == PROF_LINES) {
-                break;
-            }
-            memset(&lines[n], 0, sizeof lines[n]);
-            lines[n++].c = c;
+            ASSERT(n < PROF_LINES);
+            memset(l, 0, sizeof *l);
+            l->c = c;
+            l->least = c->best;
+            l->least_bare = c->bare;
+            n++;
         }
-        lines[j].calls++;
-        lines[j].best += c->best;
-        lines[j].bare += c->bare;
-        lines[j].flops += c->flops;
-        lines[j].bytes += c->bytes;
+        l->calls++;
+        l->best += c->best;
+        l->bare += c->bare;
+        l->theirs += c->theirs;
+        l->flops += c->flops;
+        l->bytes += c->bytes;
+        l->least = c->best < l->least ? c->best : l->least;
+        l->least_bare = c->bare < l->least_bare ? c->bare : l->least_bare;
+    }
+    for (int i = 0; p->by_kind && i < n; i++) {
+        lines[i].best = lines[i].least * lines[i].calls;
+        lines[i].bare = lines[i].least_bare * lines[i].calls;
     }
     return n;
+}
+
+double bench_prof_seconds(const struct bench_prof *p)
+{
+    struct prof_line lines[PROF_LINES];
+    int n = prof_lines(p, lines);
+    double t = p->rest;
+    for (int i = 0; i < n; i++) {
+        t += lines[i].best;
+    }
+    return t;
+}
+
+double bench_prof_bare_seconds(const struct bench_prof *p)
+{
+    struct prof_line lines[PROF_LINES];
+    int n = prof_lines(p, lines);
+    double t = 0.0;
+    for (int i = 0; i < n; i++) {
+        const struct prof_line *l = &lines[i];
+        double fast = l->theirs > 0.0 && l->theirs < l->bare ? l->theirs : l->bare;
+        t += l->c->again ? 0.0 : fast;
+    }
+    return t;
 }
 
 double bench_prof_rate(const struct bench_prof *p)
@@ -484,23 +504,23 @@ void bench_prof_print(const struct bench_prof *p, const char *title, double rate
 
     printf("\n%s: %.2f ms (a whole round: %.2f ms), %d calls; bounds: %.0f GFLOP/s, %.1f GB/s\n",
            title, all * 1e3, p->best_round * 1e3, p->n, rate * 1e-9, read * 1e-9);
-    printf("  %-12s %-20s %5s %9s %6s %8s %8s %7s %8s\n", "op", "shape", "calls", "ms", "share",
-           "GFLOP/s", "GB/s", "bound", "bare ms");
+    printf("  %-12s %-20s %5s %9s %6s %8s %8s %7s %8s %9s\n", "op", "shape", "calls", "ms", "share",
+           "GFLOP/s", "GB/s", "bound", "bare ms", "oneDNN ms");
     for (int i = 0; i < n; i++) {
         const struct prof_line *l = &lines[i];
         double by_flops = rate > 0.0 ? l->flops / rate : 0.0, by_bytes = l->bytes / read;
         double bound = by_flops > by_bytes ? by_flops : by_bytes;
-        char shape[64], bare[32] = "";
+        char shape[64], bare[64] = "";
         if (l->c->k) {
             snprintf(shape, sizeof shape, "%dx%dx%d%s", l->c->m, l->c->n, l->c->k,
                      l->c->again ? " again" : "");
             if (p->bare_rounds) {
-                snprintf(bare, sizeof bare, "%8.2f", l->bare * 1e3);
+                snprintf(bare, sizeof bare, "%8.2f %9.2f", l->bare * 1e3, l->theirs * 1e3);
             }
         } else {
             snprintf(shape, sizeof shape, "%dx%d", l->c->m, l->c->n);
         }
-        printf("  %-12s %-20s %5d %9.3f %5.1f%% %8.0f %8.1f %6.0f%% %8s\n",
+        printf("  %-12s %-20s %5d %9.3f %5.1f%% %8.0f %8.1f %6.0f%% %s\n",
                bench_prof_names[l->c->op], shape, l->calls, l->best * 1e3, l->best / all * 100.0,
                l->flops / l->best * 1e-9, l->bytes / l->best * 1e-9, bound / l->best * 100.0, bare);
     }

@@ -12,8 +12,9 @@
  *     bench_prof_seconds(&p), bench_prof_bare_seconds(&p); bench_prof_print(&p, ...);
  *     bench_prof_fini(&p);                   puts the device's own table back
  *
- * Both times are sums over the calls of each call's shortest time, so that a machine that is
- * disturbed now and then still gives what the code takes. One profile exists at a time. */
+ * Times are sums over the calls of each call's shortest time, or of the shortest of its kind (the
+ * same operation on the same shape), so that a machine that is disturbed now and then still gives
+ * what the code takes. One profile exists at a time. */
 #ifndef CLI_BENCH_PROF_H
 #define CLI_BENCH_PROF_H
 
@@ -53,6 +54,7 @@ struct bench_call {
     int m, n, k;         /* products: y (m, n) over k terms; others: rows, columns, 0 */
     double flops, bytes; /* work, and memory that must be touched at least once */
     double best, bare;   /* shortest seconds; bare: products alone, 0 for the others */
+    double theirs;       /* the same product by oneDNN; 0: not known */
     int again;           /* 1: a product that was computed before (no part of the limit) */
     /* a product's arguments */
     struct tensor a, b, c;
@@ -70,6 +72,7 @@ struct bench_prof {
     double rest;       /* shortest time of a round outside the calls */
     double best_round; /* shortest whole round */
     int bare_rounds;
+    int by_kind; /* 1: a call counts as the shortest of its kind; 0: as its own shortest */
 };
 
 void bench_prof_init(struct bench_prof *p, struct device *d);
@@ -82,6 +85,7 @@ void bench_prof_once(struct bench_prof *p, const struct wview *w, int64_t rows);
 void bench_prof_bare(struct bench_prof *p);
 
 double bench_prof_seconds(const struct bench_prof *p);
+/* Of the products, each as the faster of ours and oneDNN computes it. */
 double bench_prof_bare_seconds(const struct bench_prof *p);
 /* Best speed of a bare product, in operations per second; 0 before bench_prof_bare. */
 double bench_prof_rate(const struct bench_prof *p);

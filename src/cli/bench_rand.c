@@ -33,7 +33,7 @@ static int rand_read(void *arg, const char *name, uint16_t *dst, int64_t count, 
         s = s * 1000003u + (unsigned char)*c;
     }
     if (strstr(name, "norm")) {
-        mean = 1.0f;
+        mean = r->a->norm_plus_one ? 0.0f : 1.0f;
         width = 0.3f;
     } else if (strstr(name, "bias")) {
         width = 0.3f;

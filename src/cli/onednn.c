@@ -11,9 +11,10 @@
 #include "base/status.h"
 
 enum {
-    ONEDNN_CPU = 1,        /* engine kind */
-    ONEDNN_IN_ORDER = 1,   /* stream flags */
-    ONEDNN_BF16 = 2,       /* data type */
+    ONEDNN_CPU = 1,      /* engine kind */
+    ONEDNN_IN_ORDER = 1, /* stream flags */
+    ONEDNN_BF16 = 2,     /* data type */
+    ONEDNN_F32 = 3,
     ONEDNN_ANY = 1,        /* format tag: the primitive chooses */
     ONEDNN_QUERY_IMPL = 8, /* name of the kernel */
     ONEDNN_QUERY_WEIGHTS = 131,
@@ -216,6 +217,22 @@ const char *onednn_about(const struct onednn *lib)
     return lib->about;
 }
 
+/* The product of the described matrices. */
+static int onednn_matmul_make(struct onednn *lib, void *x, void *w, void *y,
+                              struct onednn_matmul *mm)
+{
+    int bad = lib->matmul_primitive_desc_create(&mm->pd, lib->engine, x, w, NULL, y, NULL);
+    if (!bad) {
+        const void *packed = lib->primitive_desc_query_md(mm->pd, ONEDNN_QUERY_WEIGHTS, 0);
+        mm->size = lib->memory_desc_get_size(packed);
+        bad = lib->primitive_create(&mm->primitive, mm->pd) ||
+              lib->memory_create(&mm->src, x, lib->engine, NULL) ||
+              lib->memory_create(&mm->weights, packed, lib->engine, NULL) ||
+              lib->memory_create(&mm->dst, y, lib->engine, NULL);
+    }
+    return bad;
+}
+
 int onednn_matmul_new(struct onednn *lib, int m, int n, int k, struct onednn_matmul **out,
                       struct err *e)
 {
@@ -231,21 +248,40 @@ int onednn_matmul_new(struct onednn *lib, int m, int n, int k, struct onednn_mat
     bad = lib->memory_desc_create_with_strides(&x, 2, xd, ONEDNN_BF16, xs) ||
           lib->memory_desc_create_with_tag(&w, 2, wd, ONEDNN_BF16, ONEDNN_ANY) ||
           lib->memory_desc_create_with_strides(&y, 2, yd, ONEDNN_BF16, ys) ||
-          lib->matmul_primitive_desc_create(&mm->pd, lib->engine, x, w, NULL, y, NULL);
-    if (!bad) {
-        const void *packed = lib->primitive_desc_query_md(mm->pd, ONEDNN_QUERY_WEIGHTS, 0);
-        mm->size = lib->memory_desc_get_size(packed);
-        bad = lib->primitive_create(&mm->primitive, mm->pd) ||
-              lib->memory_create(&mm->src, x, lib->engine, NULL) ||
-              lib->memory_create(&mm->weights, packed, lib->engine, NULL) ||
-              lib->memory_create(&mm->dst, y, lib->engine, NULL);
-    }
+          onednn_matmul_make(lib, x, w, y, mm);
     lib->memory_desc_destroy(x);
     lib->memory_desc_destroy(w);
     lib->memory_desc_destroy(y);
     if (bad) {
         onednn_matmul_free(mm);
         return ERR(e, STATUS_FAIL, "oneDNN has no bf16 product of shape (%d, %d, %d)", m, n, k);
+    }
+    *out = mm;
+    return STATUS_OK;
+}
+
+int onednn_matmul_new_grad(struct onednn *lib, int n, int k, int t, struct onednn_matmul **out,
+                           struct err *e)
+{
+    int64_t xd[ONEDNN_DIMS] = {n, t}, wd[ONEDNN_DIMS] = {t, k}, yd[ONEDNN_DIMS] = {n, k};
+    int64_t xs[ONEDNN_DIMS] = {1, n}, ws[ONEDNN_DIMS] = {k, 1}, ys[ONEDNN_DIMS] = {k, 1};
+    struct onednn_matmul *mm = mem_alloc(sizeof *mm);
+    void *x = NULL, *w = NULL, *y = NULL;
+    int bad;
+
+    mm->lib = lib;
+    mm->n = k;
+    mm->k = t;
+    bad = lib->memory_desc_create_with_strides(&x, 2, xd, ONEDNN_BF16, xs) ||
+          lib->memory_desc_create_with_strides(&w, 2, wd, ONEDNN_BF16, ws) ||
+          lib->memory_desc_create_with_strides(&y, 2, yd, ONEDNN_F32, ys) ||
+          onednn_matmul_make(lib, x, w, y, mm);
+    lib->memory_desc_destroy(x);
+    lib->memory_desc_destroy(w);
+    lib->memory_desc_destroy(y);
+    if (bad) {
+        onednn_matmul_free(mm);
+        return ERR(e, STATUS_FAIL, "oneDNN has no gradient of shape (%d, %d, %d)", n, k, t);
     }
     *out = mm;
     return STATUS_OK;
@@ -304,7 +340,7 @@ int onednn_matmul_pack(struct onednn_matmul *mm, const uint16_t *w, void *packed
                : STATUS_OK;
 }
 
-void onednn_matmul_run(struct onednn_matmul *mm, const uint16_t *x, const void *packed, uint16_t *y)
+void onednn_matmul_run(struct onednn_matmul *mm, const uint16_t *x, const void *packed, void *y)
 {
     struct onednn *lib = mm->lib;
     struct onednn_arg args[3] = {

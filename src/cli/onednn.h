@@ -28,11 +28,13 @@ const char *onednn_about(const struct onednn *lib); /* version and threading, on
 /* y (m, n) = x (m, k) W^T, all bf16, W (n, k) in the layout that the library prefers. */
 int onednn_matmul_new(struct onednn *lib, int m, int n, int k, struct onednn_matmul **out,
                       struct err *e);
+/* y (n, k) f32 = dy (t, n)^T x (t, k), a weight's gradient; run it with dy, x and y. */
+int onednn_matmul_new_grad(struct onednn *lib, int n, int k, int t, struct onednn_matmul **out,
+                           struct err *e);
 void onednn_matmul_free(struct onednn_matmul *mm);         /* NULL is fine */
 size_t onednn_matmul_size(const struct onednn_matmul *mm); /* bytes of a packed weight */
 const char *onednn_matmul_kernel(const struct onednn_matmul *mm);
 int onednn_matmul_pack(struct onednn_matmul *mm, const uint16_t *w, void *packed, struct err *e);
-void onednn_matmul_run(struct onednn_matmul *mm, const uint16_t *x, const void *packed,
-                       uint16_t *y);
+void onednn_matmul_run(struct onednn_matmul *mm, const uint16_t *x, const void *packed, void *y);
 
 #endif
