@@ -4,11 +4,12 @@
  * Both read their weights from one block of memory, each call the next part of it, so that neither
  * finds them in a cache; its random values stand for packed weights of either layout, since packing
  * only permutes. That both compute the same product is checked before, with real packed weights.
- * The two alternate within every sample and a ratio is one of minima, because a neighbour of a
- * virtual machine slows both. */
+ * The two take turns of some milliseconds and a ratio is one of minima over the whole run, because
+ * neighbours of a virtual machine slow both. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/conf.h"
 #include "base/mem.h"
@@ -164,25 +165,23 @@ static double gemm_time(struct gemm *g, const struct gemm_case *c, int ours, int
     return (bench_now() - start) / calls;
 }
 
-/* Alternates for a few milliseconds, or once. */
-static void gemm_visit(struct gemm *g, struct gemm_case *c)
+/* One side's turn: some milliseconds of samples, or one. The other side's idle threads get time to
+ * fall asleep before it, and its own are woken by a call that does not count. */
+static void gemm_turn(struct gemm *g, struct gemm_case *c, int ours)
 {
-    double start = bench_now(), t;
-    int pairs = 0;
+    double *best = ours ? &c->ours : &c->theirs, start;
+    struct timespec pause = {0, 3000000};
+
+    nanosleep(&pause, NULL);
+    if (!(*best > 5e-3)) {
+        gemm_time(g, c, ours, 1);
+    }
+    start = bench_now();
     do {
-        double fast = c->ours < c->theirs ? c->ours : c->theirs;
-        int calls = fast < 1e-9 || fast > 2e-4 ? 1 : (int)(2e-4 / fast) + 1;
-        for (int i = 0; i < 2; i++) {
-            int ours = (pairs + i) % 2 == 0;
-            double *best = ours ? &c->ours : &c->theirs;
-            if (calls > 1) {
-                gemm_time(g, c, ours, 1); /* the other side's threads go to sleep */
-            }
-            t = gemm_time(g, c, ours, calls);
-            *best = t < *best ? t : *best;
-        }
-        pairs++;
-    } while (bench_now() - start < 0.02);
+        int calls = *best < 2e-4 ? (int)(2e-4 / *best) + 1 : 1;
+        double t = gemm_time(g, c, ours, calls);
+        *best = t < *best ? t : *best;
+    } while (bench_now() - start < 8e-3);
 }
 
 static float gemm_value(uint16_t v)
@@ -345,7 +344,8 @@ static int gemm_run(struct gemm *g, const struct bench_gemm_opts *o, struct err 
             if (rounds >= 2 && bench_now() - start >= o->seconds) {
                 break;
             }
-            gemm_visit(g, &g->cases[i]);
+            gemm_turn(g, &g->cases[i], rounds % 2);
+            gemm_turn(g, &g->cases[i], !(rounds % 2));
         }
         rounds++;
     }

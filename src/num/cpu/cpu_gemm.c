@@ -11,33 +11,52 @@
 struct cpu_gemm {
     struct kern_gemm g;
     const struct cpu *c;
-    int mstep, nstep, ntasks;
+    int mtasks, ntasks; /* pieces of rows and of columns, of whole blocks of 32 */
 };
 
+/* Start of piece i of n. */
+static int cpu_gemm_cut(int size, int i, int n)
+{
+    int at = (int)((int64_t)ceil_div(size, 32) * i / n) * 32;
+    return at < size ? at : size;
+}
+
+/* Rows vary fastest, so that threads meet in the same columns of the weight at the same time. */
 static void cpu_gemm_task(void *arg, int task, int worker)
 {
     const struct cpu_gemm *t = arg;
-    int m0 = task / t->ntasks * t->mstep, n0 = task % t->ntasks * t->nstep;
-    int m1 = m0 + t->mstep < t->g.m ? m0 + t->mstep : t->g.m;
-    int n1 = n0 + t->nstep < t->g.n ? n0 + t->nstep : t->g.n;
-    t->c->k.gemm(&t->g, m0, m1, n0, n1, t->c->worker[worker].p);
+    int m = task % t->mtasks, n = task / t->mtasks;
+    t->c->k.gemm(&t->g, cpu_gemm_cut(t->g.m, m, t->mtasks), cpu_gemm_cut(t->g.m, m + 1, t->mtasks),
+                 cpu_gemm_cut(t->g.n, n, t->ntasks), cpu_gemm_cut(t->g.n, n + 1, t->ntasks),
+                 t->c->worker[worker].p);
+}
+
+/* As many pieces as keep a thread busy for some 100 us each, a whole number for each thread: fewer
+ * cost no start-up, more even out threads that are slowed down. */
+static void cpu_gemm_split(struct cpu_gemm *t, int threads)
+{
+    double k = (double)t->g.ktiles * 32, weights = k * (double)t->g.n;
+    double us = weights * 2 / 5e3 + weights * 2 * (double)t->g.m / 7e5;
+    int each = us / 100 < threads ? 1 : (int)(us / 100) / threads, nblocks = ceil_div(t->g.n, 32);
+    int want;
+
+    each = each > 8 ? 8 : each;
+    want = each * threads;
+    t->mtasks = t->g.m <= 128 ? 1 : ceil_div(t->g.m, 512);
+    t->mtasks = t->mtasks > want ? ceil_div(t->mtasks, threads) * threads : t->mtasks;
+    t->ntasks = ceil_div(want, t->mtasks);
+    t->ntasks = t->ntasks > nblocks ? nblocks : t->ntasks;
 }
 
 static void cpu_gemm_run(struct device *d, struct cpu_gemm *t)
 {
     struct cpu *c = cpu_of(d);
-    int threads = pool_size(d->pool);
-    size_t kp = (size_t)t->g.ktiles * 32;
 
     t->c = c;
-    cpu_scratch_all(d, (size_t)c->k.rows * kp * 4 + 2 * PLAN_MAX_LEAVES * 4096 + 4096);
-    /* rows that stay in the second-level cache beside a column panel */
-    t->mstep = (int)((768 << 10) / (kp * 2)) / 32 * 32;
-    t->mstep = t->mstep < 32 ? 32 : t->mstep > 512 ? 512 : t->mstep;
-    t->nstep = ceil_div(ceil_div(t->g.n, 32), threads * (t->g.m > 64 ? 2 : 4)) * 32;
-    t->nstep = t->nstep < 64 ? 64 : t->nstep;
-    t->ntasks = ceil_div(t->g.n, t->nstep);
-    pool_run(d->pool, cpu_gemm_task, t, ceil_div(t->g.m, t->mstep) * t->ntasks);
+    cpu_scratch_all(d, c->k.gemm_scratch ? c->k.gemm_scratch
+                                         : (size_t)c->k.rows * (size_t)t->g.ktiles * 32 * 4);
+    cpu_gemm_split(t, pool_size(d->pool));
+    pool_run(d->pool, cpu_gemm_task, t, t->mtasks * t->ntasks);
 }
 
 void cpu_linear(struct device *d, const struct tensor *x, const struct wview *w,
@@ -190,6 +209,6 @@ static void cpu_pack_task(void *arg, int task, int worker)
 
 void cpu_pack_fn(struct device *d, const struct tensor *w16, struct wview *view)
 {
-    struct cpu_pack t = {&cpu_of(d)->k, w16, view, ceil_div(view->n, 16)};
+    struct cpu_pack t = {&cpu_of(d)->k, w16, view, ceil_div(view->n, 32) * 2};
     pool_run(d->pool, cpu_pack_task, &t, t.nblocks + (view->bwd ? view->k / 16 : 0));
 }

@@ -92,7 +92,8 @@ static void cpu_pack_block(const struct kern *k, const uint16_t *w, int64_t ld, 
     for (int kb = 0; v->bwd && kb < v->k / 16; kb++) {
         /* as the only block of a matrix of 32 rows, put where it belongs */
         k->pack_bwd(w + kb * 16, ld, rows, v->k, 0,
-                    (uint16_t *)v->bwd + ((size_t)kb * ntiles + (size_t)nb32) * 512);
+                    (uint16_t *)v->bwd + ((size_t)(kb / 2) * ntiles + (size_t)nb32) * 1024 +
+                        (size_t)(kb % 2) * 512);
     }
 }
 
@@ -173,7 +174,8 @@ static void cpu_panel_task(void *arg, int task, int worker)
     const struct cpu_panel *t = arg;
     (void)worker;
     t->c->k.fwd_to_bwd(t->v->fwd, t->v->n, t->v->k, t->kb0 + task,
-                       t->out + (size_t)task * (size_t)ceil_div(t->v->n, 32) * 512);
+                       t->out + (size_t)(task / 2) * (size_t)ceil_div(t->v->n, 32) * 1024 +
+                           (size_t)(task % 2) * 512);
 }
 
 /* dx = dy W of a weight that has no transpose: that is made panel by panel, a panel being some of

@@ -9,12 +9,14 @@
 
 #include "num/device.h"
 
-/* A product over packed tiles. B tile (nb, kb) is 512 bf16, (16 pairs of k, 16 columns, 2). */
+/* A product over packed tiles. A tile is 512 bf16, (16 pairs of k, 16 columns, 2); the two tiles of
+ * 32 columns lie side by side, zero where there are no such columns, so that b is read in one line.
+ */
 struct kern_gemm {
     const uint16_t *a; /* (m, k) bf16 */
     int64_t lda;
-    const uint16_t *b; /* tiles (n/16, k/32) */
-    int ktiles;        /* tiles along k of one column block */
+    const uint16_t *b; /* tiles (n/32, k/32, 2) */
+    int ktiles;        /* tiles along k */
     int m, n, k;
     const struct leafset *leaves;
     void *c; /* (m, n) bf16 or f32 */
@@ -76,7 +78,8 @@ struct kern_adamw {
 
 struct kern {
     const char *name;
-    int rows; /* rows of the register block: scratch of gemm is rows * k floats */
+    int rows;            /* rows of the register block: scratch of gemm is rows * k floats */
+    size_t gemm_scratch; /* or these bytes, when not 0 */
     void (*gemm)(const struct kern_gemm *g, int m0, int m1, int n0, int n1, void *scratch);
     int (*dw)(const struct kern_dw *g, int n0, int n1, void *scratch); /* 1: overflow */
     void (*pack_dyt)(const uint16_t *dy, int64_t ld, int rows, int n0, int n1, int tb, int ttiles,
@@ -86,7 +89,8 @@ struct kern {
     void (*pack_bwd)(const uint16_t *w, int64_t ld, int n, int k, int kb, uint16_t *out);
     /* The inverse of pack_fwd: rows [16 nb, 16 nb + 16) into w (16, k). */
     void (*unpack_fwd)(const uint16_t *fwd, int k, int nb, uint16_t *w, int64_t ld);
-    /* What pack_bwd makes of column block kb, from the forward form, into out. */
+    /* What pack_bwd makes of column block kb, from the forward form; out is its first tile, the
+     * others follow at every second place. */
     void (*fwd_to_bwd)(const uint16_t *fwd, int n, int k, int kb, uint16_t *out);
 
     /* residual (h) or NULL */

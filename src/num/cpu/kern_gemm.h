@@ -101,7 +101,8 @@ static void kern_gemm_fn(const struct kern_gemm *g, int m0, int m1, int n0, int 
         int rows = m1 - m < VEC_ROWS ? m1 - m : VEC_ROWS;
         kern_expand(g->a + (size_t)m * (size_t)g->lda, g->lda, rows, kp, af);
         for (int n = n0; n < n1; n += 16) {
-            const uint16_t *b = g->b + (size_t)(n / 16) * (size_t)g->ktiles * 512;
+            const uint16_t *b =
+                g->b + (size_t)(n / 32) * (size_t)g->ktiles * 1024 + (size_t)(n / 16 % 2) * 512;
             int cols = n1 - n < 16 ? n1 - n : 16;
             for (int l = 0; l < g->leaves->leaves; l++) {
                 for (int r = 0; r < VEC_ROWS; r++) {
@@ -110,7 +111,7 @@ static void kern_gemm_fn(const struct kern_gemm *g, int m0, int m1, int n0, int 
             }
             for (int i = 0; i < g->leaves->n; i++) {
                 for (int k = g->leaves->r[i].start; k < g->leaves->r[i].end; k += 32) {
-                    kern_block(af + k, (size_t)kp, b + (size_t)(k / 32) * 512, 32,
+                    kern_block(af + k, (size_t)kp, b + (size_t)(k / 32) * 1024, 32,
                                leaf[g->leaves->r[i].leaf]);
                 }
             }
@@ -187,8 +188,8 @@ static void kern_pack_xp(const uint16_t *x, int64_t ld, int rows, int k, int tb,
 
 static void kern_pack_fwd(const uint16_t *w, int64_t ld, int n, int k, int nb, uint16_t *out)
 {
-    out += (size_t)nb * (size_t)(k / 32) * 512;
-    for (int kb = 0; kb < k / 32; kb++, out += 512) {
+    out += (size_t)(nb / 2) * (size_t)(k / 32) * 1024 + (size_t)(nb % 2) * 512;
+    for (int kb = 0; kb < k / 32; kb++, out += 1024) {
         for (int i = 0; i < 16; i++) {
             const uint16_t *src = w + (size_t)(nb * 16 + i) * (size_t)ld + (size_t)kb * 32;
             for (int kp = 0; kp < 16; kp++) {
@@ -203,8 +204,8 @@ static void kern_pack_bwd(const uint16_t *w, int64_t ld, int n, int k, int kb, u
 {
     int ntiles = (n + 31) / 32;
     (void)k;
-    out += (size_t)kb * (size_t)ntiles * 512;
-    for (int nb = 0; nb < ntiles; nb++, out += 512) {
+    out += (size_t)(kb / 2) * (size_t)ntiles * 1024 + (size_t)(kb % 2) * 512;
+    for (int nb = 0; nb < ntiles; nb++, out += 1024) {
         for (int np = 0; np < 16; np++) {
             int row = nb * 32 + 2 * np;
             const uint16_t *src = w + (size_t)row * (size_t)ld + (size_t)kb * 16;
@@ -218,8 +219,8 @@ static void kern_pack_bwd(const uint16_t *w, int64_t ld, int n, int k, int kb, u
 
 static void kern_unpack_fwd(const uint16_t *fwd, int k, int nb, uint16_t *w, int64_t ld)
 {
-    const uint16_t *in = fwd + (size_t)nb * (size_t)(k / 32) * 512;
-    for (int kb = 0; kb < k / 32; kb++, in += 512) {
+    const uint16_t *in = fwd + (size_t)(nb / 2) * (size_t)(k / 32) * 1024 + (size_t)(nb % 2) * 512;
+    for (int kb = 0; kb < k / 32; kb++, in += 1024) {
         for (int i = 0; i < 16; i++) {
             uint16_t *dst = w + (size_t)i * (size_t)ld + (size_t)kb * 32;
             for (int kp = 0; kp < 16; kp++) {
@@ -232,11 +233,10 @@ static void kern_unpack_fwd(const uint16_t *fwd, int k, int nb, uint16_t *w, int
 static void kern_fwd_to_bwd(const uint16_t *fwd, int n, int k, int kb, uint16_t *out)
 {
     /* column block kb is the lower or upper half of the forward tiles' 32 columns */
-    const uint16_t *in = fwd + (size_t)(kb / 2) * 512 + (size_t)(kb % 2) * 256;
-    size_t step = (size_t)(k / 32) * 512; /* from one row block to the next */
-    for (int nb = 0; nb < (n + 31) / 32; nb++, out += 512) {
+    const uint16_t *in = fwd + (size_t)(kb / 2) * 1024 + (size_t)(kb % 2) * 256;
+    for (int nb = 0; nb < (n + 31) / 32; nb++, in += (size_t)(k / 32) * 1024, out += 1024) {
         for (int np = 0; np < 16; np++) {
-            const uint16_t *t = in + (size_t)(2 * nb + np / 8) * step + (size_t)(np % 8) * 4;
+            const uint16_t *t = in + np / 8 * 512 + np % 8 * 4;
             for (int i = 0; i < 16; i++) {
                 out[np * 32 + 2 * i] = t[(i / 2) * 32 + i % 2];
                 out[np * 32 + 2 * i + 1] = t[(i / 2) * 32 + 2 + i % 2];
