@@ -25,6 +25,7 @@
 #define EXACT_LONG   1090 /* one text crosses an attention segment */
 #define EXACT_PAGES  64
 #define EXACT_SHOWN  20 /* mismatches printed */
+#define EXACT_KEEPS  3  /* ways of recomputing: enum forward_recompute */
 
 static const int exact_len[] = {1, 2, 5, 31, 33, 64, 65, 100, 129, 260, EXACT_LONG};
 #define EXACT_TEXTS ((int)(sizeof exact_len / sizeof exact_len[0]))
@@ -98,7 +99,10 @@ struct exact_text {
 struct exact_world {
     struct device *dev;
     struct weights *w;
-    struct forward *f, *keep; /* without and with what gradients need */
+    struct forward *f;                  /* without what gradients need */
+    struct forward *keeps[EXACT_KEEPS]; /* with it, or part of it */
+    struct backward *bs[EXACT_KEEPS];
+    struct forward *keep; /* those of the case */
     struct backward *b;
     struct kv_store kv;
     struct tensor logits;
@@ -131,17 +135,25 @@ static int world_open(struct exact *x, struct exact_world *w, const char *device
     plan_init(&plan, leaves, 0);
     rc = device_open(device, isa, threads, &plan, &w->dev, e);
     if (rc == STATUS_OK) {
-        rc = bench_rand_weights(a, (uint64_t)x->family + 1, w->dev, 1, EXACT_LONG + 64, &w->w, e);
+        /* transposes are packed, or made when they are needed */
+        rc = bench_rand_weights(a, (uint64_t)x->family + 1, w->dev,
+                                WEIGHTS_TRAIN | (threads == 3 ? WEIGHTS_NO_TRANSPOSES : 0),
+                                EXACT_LONG + 64, &w->w, e);
     }
     if (rc == STATUS_OK) {
         rc = forward_open(w->w, EXACT_LONG, 0, &w->f, e);
     }
-    if (rc == STATUS_OK) {
-        rc = forward_open(w->w, EXACT_ROWS, 1, &w->keep, e);
+    for (int i = 0; i < EXACT_KEEPS; i++) {
+        if (rc == STATUS_OK) {
+            rc = forward_open_recompute(w->w, EXACT_ROWS, (enum forward_recompute)i, 0,
+                                        &w->keeps[i], e);
+        }
+        if (rc == STATUS_OK) {
+            rc = backward_open(w->keeps[i], EXACT_ROWS, &w->bs[i], e);
+        }
     }
-    if (rc == STATUS_OK) {
-        rc = backward_open(w->keep, EXACT_ROWS, &w->b, e);
-    }
+    w->keep = w->keeps[0];
+    w->b = w->bs[0];
     if (rc == STATUS_OK) {
         rc = device_kv(w->dev, &w->kv, a->n_layers, a->n_kv_heads, a->head_dim, EXACT_PAGES, e);
     }
@@ -155,8 +167,10 @@ static void world_close(struct exact_world *w)
 {
     device_tensor_free(&w->logits);
     device_kv_free(&w->kv);
-    backward_close(w->b);
-    forward_close(w->keep);
+    for (int i = 0; i < EXACT_KEEPS; i++) {
+        backward_close(w->bs[i]);
+        forward_close(w->keeps[i]);
+    }
     forward_close(w->f);
     weights_release(w->w);
     device_close(w->dev);
@@ -472,7 +486,7 @@ static void compare_grads(struct exact *x, const struct exact_world *w)
 
 struct exact_case {
     int64_t number;
-    int family, isa, threads, ranks;
+    int family, isa, threads, ranks, keep;
     uint64_t s; /* the generator after these were drawn */
 };
 
@@ -490,6 +504,7 @@ static struct exact_case case_draw(const struct exact_opts *o, int64_t number, c
     } while (!device_has_isa(exact_isa[c.isa]));
     c.threads = 1 + bench_rand_below(&c.s, 3);
     c.ranks = 1 << bench_rand_below(&c.s, 4);
+    c.keep = bench_rand_below(&c.s, EXACT_KEEPS);
     return c;
 }
 
@@ -602,17 +617,19 @@ static int case_run(struct exact *x, struct exact_case *c, struct err *e)
 
     x->at = c->number;
     x->differs = 0;
-    snprintf(x->what, sizeof x->what, "%s, %s, %d threads, %d ranks", exact_family[c->family].name,
-             exact_isa[c->isa], c->threads, c->ranks);
+    snprintf(x->what, sizeof x->what, "%s, %s, %d threads, %d ranks, recompute %d",
+             exact_family[c->family].name, exact_isa[c->isa], c->threads, c->ranks, c->keep);
+    w->keep = w->keeps[c->keep];
+    w->b = w->bs[c->keep];
     /* what is read before it is written shows */
     memset(w->kv.data, 0xff, w->kv.size);
     if (c->ranks > 1) {
         if (!x->tp[c->ranks]) {
-            x->tp[c->ranks] = bench_tp_new(w->w, w->b->grad, c->ranks, &w->kv);
+            x->tp[c->ranks] = bench_tp_new(w->w, c->ranks, &w->kv);
         }
         t = x->tp[c->ranks];
         bench_tp_poison(t);
-        bench_tp_on(t);
+        bench_tp_on(t, w->b->grad);
     }
     case_forward(x, &c->s);
     if (bench_rand_below(&c->s, 2)) {

@@ -15,7 +15,17 @@
 #define TP_RANKS PLAN_MAX_LEAVES
 #define TP_LANES 16
 
-enum { TP_IN, TP_IN2, TP_IN3, TP_IN4, TP_OUT, TP_OUT2, TP_SUM, TP_SLOTS = TP_SUM + TP_RANKS };
+enum {
+    TP_IN,
+    TP_IN2,
+    TP_IN3,
+    TP_IN4,
+    TP_OUT,
+    TP_OUT2,
+    TP_WHOLE,
+    TP_SUM,
+    TP_SLOTS = TP_SUM + TP_RANKS
+};
 
 struct bench_tp {
     struct weights *w;
@@ -176,6 +186,18 @@ static int by_columns(const struct wview *v)
     return v->kleaf.leaves > 1;
 }
 
+/* The plain rows of a weight, which may exist in packed form only. */
+static const struct tensor *whole_of(const struct param *p)
+{
+    struct tensor *t;
+    if (p->w16.data) {
+        return &p->w16;
+    }
+    t = slot_take(TP_WHOLE, DTYPE_BF16, p->rows, p->cols);
+    tp->real->unpack(tp->d, &p->view, 0, t);
+    return t;
+}
+
 /* Rank's part of a weight; NULL when it owns nothing of it. */
 static struct wview *part_of(struct param *p, int rank, struct slice *s)
 {
@@ -190,16 +212,17 @@ static struct wview *part_of(struct param *p, int rank, struct slice *s)
         return s->total ? v : NULL;
     }
     if (cols) {
-        struct tensor *w = cols_take(TP_IN, &p->w16, s);
+        struct tensor *w = cols_take(TP_IN, whole_of(p), s);
         ASSERT(device_wview(tp->d, v, p->rows, s->total, 1, &e) == STATUS_OK);
         v->kleaf = local;
         tp->real->pack(tp->d, w, v);
     } else {
-        struct tensor *w = slot_take(TP_IN, p->w16.dtype, s->total, p->cols);
+        const struct tensor *whole = whole_of(p);
+        struct tensor *w = slot_take(TP_IN, whole->dtype, s->total, p->cols);
         int at = 0;
         for (int k = 0; k < s->n; at += s->len[k++]) {
             for (int r = 0; r < s->len[k]; r++) {
-                memcpy(cell(w, at + r, 0), cell(&p->w16, s->from[k] + r, 0),
+                memcpy(cell(w, at + r, 0), cell(whole, s->from[k] + r, 0),
                        dtype_size(w->dtype) * (size_t)p->cols);
             }
         }
@@ -462,8 +485,7 @@ static void tp_logp(struct device *d, struct tensor *logits, const struct logit_
 
 static struct device_ops tp_table;
 
-struct bench_tp *bench_tp_new(struct weights *w, const struct tensor *grad, int ranks,
-                              const struct kv_store *kv)
+struct bench_tp *bench_tp_new(struct weights *w, int ranks, const struct kv_store *kv)
 {
     struct bench_tp *t = mem_alloc(sizeof *t);
     struct err e = {0};
@@ -473,7 +495,6 @@ struct bench_tp *bench_tp_new(struct weights *w, const struct tensor *grad, int 
     t->w = w;
     t->d = w->dev;
     t->real = w->dev->ops;
-    t->grad = grad;
     t->ranks = ranks;
     t->shards = ranks < w->arch.n_kv_heads ? ranks : w->arch.n_kv_heads;
     ASSERT(w->arch.n_kv_heads % t->shards == 0);
@@ -514,9 +535,10 @@ void bench_tp_poison(struct bench_tp *t)
     }
 }
 
-void bench_tp_on(struct bench_tp *t)
+void bench_tp_on(struct bench_tp *t, const struct tensor *grad)
 {
     ASSERT(!tp && t->d->ops == t->real);
+    t->grad = grad;
     tp = t;
     tp_table = *t->real;
     tp_table.linear = tp_linear;
