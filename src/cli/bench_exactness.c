@@ -495,12 +495,12 @@ static const char *const exact_isa[] = {"scalar", "avx2", "avx512", "amx"};
 static struct exact_case case_draw(const struct exact_opts *o, int64_t number, const int *families,
                                    int n)
 {
-    static const int odds[] = {0, 1, 1, 2, 2, 3, 3, 3};
+    static const int odds[] = {0, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3};
     struct exact_case c = {.number = number};
     c.s = (uint64_t)o->seed * 0x9e3779b97f4a7c15ull + (uint64_t)number * 0xd1b54a32d192ed03ull + 1;
     c.family = families[bench_rand_below(&c.s, n)];
     do {
-        c.isa = odds[bench_rand_below(&c.s, 8)];
+        c.isa = odds[bench_rand_below(&c.s, 16)];
     } while (!device_has_isa(exact_isa[c.isa]));
     c.threads = 1 + bench_rand_below(&c.s, 3);
     c.ranks = 1 << bench_rand_below(&c.s, 4);
