@@ -22,6 +22,8 @@ static inline void kern_mul_begin(void)
         c.colsb[i] = 64;
         c.rows[i] = 16;
     }
+    /* The intrinsic tells the compiler of the first 8 bytes only. */
+    __asm__ volatile("" ::"r"(&c) : "memory");
     _tile_loadconfig(&c);
 }
 
