@@ -8,9 +8,9 @@
  * sum    16 running lane sums (term i goes to lane i % 16, zero padded), joined 8, 4, 2, 1.
  *   gradient   a leaf is summed in token order in f32, then rounded to a multiple of 2^-45, ties to
  *              even, and added to a 64-bit integer.
- *   attention  pages of 64 keys inside segments of 1024, a running maximum inside a segment,
- * segments joined left to right. Threads share out output values (each is computed by one task), so
- * they cannot show in a result. */
+ *   attention  pages of 64 keys inside segments of 1024, one maximum for each segment, segments
+ * joined left to right; ops_ref_attn.c says the rest. Threads share out output values (each is
+ * computed by one task), so they cannot show in a result. */
 #include "num/ops_ref_int.h"
 
 #include "base/thread.h"
