@@ -770,6 +770,8 @@ int amx_fill(struct kern *k)
     k->rows = 32;
     k->gemm = amx_gemm;
     k->gemm_scratch = (size_t)AMX_STATE * AMX_BLOCK * 4 + AMX_CACHE;
+    k->attn = amx_attn_kern.attn;
+    k->attn_bwd = amx_attn_kern.attn_bwd;
     k->dw = amx_dw;
     k->pack_dyt = amx_pack_dyt;
     k->pack_xp = amx_pack_xp;
