@@ -4,14 +4,20 @@
 #     tools/setup.sh build      compilers and libraries, from the system's packages (apt)
 #     tools/setup.sh oracles    a Python venv outside the repo with the packages of tools/oracles.txt;
 #                               the last line printed is its folder
+#     tools/setup.sh onednn     the library that `miles bench` compares with, into onednn/ of the cache;
+#                               the last line printed is its file
 #
 # The venv is ${MILES_ORACLES}, by default oracles/ in ${MILES_CACHE}, by default ~/.cache/miles.
-# Building and running miles needs only `build`; `oracles` is for tests and benchmarks.
+# Building and running miles needs only `build`; the others are for tests and benchmarks.
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 ORACLES=${MILES_ORACLES:-${MILES_CACHE:-$HOME/.cache/miles}/oracles}
 PINS=$ROOT/tools/oracles.txt
+ONEDNN=${MILES_CACHE:-$HOME/.cache/miles}/onednn/lib/libdnnl.so.3
+# The newest packaged build of oneDNN (3.6.2) with OpenMP threads that needs nothing else: it lies in
+# this wheel. The packages named onednn are built for SYCL and have no CPU engine without OpenCL.
+ONEDNN_WHEEL=paddlepaddle==3.3.1
 
 BUILD_PACKAGES=(
     build-essential ca-certificates clang clang-format cmake git libcmocka-dev libjansson-dev
@@ -109,11 +115,30 @@ setup_oracles() {
     echo "$ORACLES"
 }
 
+setup_onednn() {
+    local tmp
+    if [ ! -f "$ONEDNN" ]; then
+        apt_install libgomp1 python3-venv
+        tmp=$(mktemp -d)
+        # shellcheck disable=SC2064
+        trap "rm -rf '$tmp'" EXIT
+        python3 -m venv "$tmp/venv" >&2
+        retry "$tmp/venv/bin/python" -m pip download -q --no-deps --only-binary :all: \
+            -d "$tmp" "$ONEDNN_WHEEL" >&2 || die "pip could not fetch $ONEDNN_WHEEL"
+        python3 -m zipfile -e "$tmp"/*.whl "$tmp/wheel"
+        mkdir -p "$(dirname "$ONEDNN")"
+        mv "$tmp/wheel/paddle/libs/libdnnl.so.3" "$ONEDNN.new"
+        mv "$ONEDNN.new" "$ONEDNN"
+    fi
+    echo "$ONEDNN"
+}
+
 case ${1:-} in
 build) setup_build ;;
 oracles) setup_oracles ;;
+onednn) setup_onednn ;;
 *)
-    echo "usage: tools/setup.sh build|oracles" >&2
+    echo "usage: tools/setup.sh build|oracles|onednn" >&2
     exit 2
     ;;
 esac
