@@ -6,6 +6,7 @@
 
 #include <math.h>
 
+#include "base/mem.h"
 #include "base/status.h"
 #include "base/thread.h"
 #include "num/device_int.h"
@@ -946,6 +947,55 @@ static void test_rows(void **state)
  */
 
 /* Each row of a product, a norm and a log-prob alone and inside batches. */
+/* Contractions so long that many rows are computed in chunks of them: the same bits as few rows,
+ * which are not, and on every instruction set. The reference would take too long. */
+static void test_long_rows(void **state)
+{
+    enum { M = 97, N = 40, K = 8192 };
+    static const int leaves[] = {1, 5, 8};
+    (void)state;
+    for (int l = 0; l < 3; l++) {
+        float *first = NULL;
+        for (int i = 0; i < n_devices; i++) {
+            struct device *d = devices[i];
+            struct tensor x, w, y, part;
+            struct wview v;
+            struct err e = {0};
+            size_t size = sizeof(float) * M * 64;
+            if (strcmp(d->name, "cpu") != 0) {
+                continue;
+            }
+            rand_state = 11;
+            x = filled(d, DTYPE_BF16, M, K, PLAIN);
+            w = filled(d, DTYPE_BF16, N, K, PLAIN);
+            y = make(d, DTYPE_F32, M, N);
+            part = make(d, DTYPE_F32, M, N);
+            assert_int_equal(y.ld, 64);
+            assert_ok(device_wview(d, &v, N, K, 0, &e), &e);
+            leaves_of_k(&v.kleaf, leaves[l], K);
+            d->ops->pack(d, &w, &v);
+            d->ops->linear(d, &x, &v, NULL, NULL, &y);
+            for (int r = 0; r < M; r += 20) {
+                int rows = r + 20 < M ? 20 : M - r;
+                struct tensor xs = tensor_rows(&x, r, rows), ys = tensor_rows(&part, r, rows);
+                d->ops->linear(d, &xs, &v, NULL, NULL, &ys);
+            }
+            assert_memory_equal(y.data, part.data, size);
+            if (!first) {
+                first = mem_alloc(size);
+                memcpy(first, y.data, size);
+            }
+            assert_memory_equal(y.data, first, size);
+            device_wview_free(&v);
+            device_tensor_free(&x);
+            device_tensor_free(&w);
+            device_tensor_free(&y);
+            device_tensor_free(&part);
+        }
+        mem_free(first);
+    }
+}
+
 static void test_row_alone(void **state)
 {
     static const int cuts[] = {1, 2, 5, 16, 17, 32, 33, 69};
@@ -1147,13 +1197,14 @@ static void test_block_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear),        cmocka_unit_test(test_linear_dw),
-        cmocka_unit_test(test_norm),          cmocka_unit_test(test_attn),
-        cmocka_unit_test(test_chunks),        cmocka_unit_test(test_chunks_segment),
-        cmocka_unit_test(test_glu),           cmocka_unit_test(test_logp),
-        cmocka_unit_test(test_rows),          cmocka_unit_test(test_row_alone),
-        cmocka_unit_test(test_leaf_grouping), cmocka_unit_test(test_quantum),
-        cmocka_unit_test(test_block_order),   cmocka_unit_test(test_convert),
+        cmocka_unit_test(test_linear),    cmocka_unit_test(test_linear_dw),
+        cmocka_unit_test(test_norm),      cmocka_unit_test(test_attn),
+        cmocka_unit_test(test_chunks),    cmocka_unit_test(test_chunks_segment),
+        cmocka_unit_test(test_glu),       cmocka_unit_test(test_logp),
+        cmocka_unit_test(test_rows),      cmocka_unit_test(test_row_alone),
+        cmocka_unit_test(test_long_rows), cmocka_unit_test(test_leaf_grouping),
+        cmocka_unit_test(test_quantum),   cmocka_unit_test(test_block_order),
+        cmocka_unit_test(test_convert),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
