@@ -678,7 +678,7 @@ static void case_logp_masked(struct device *d, const void *arg, struct result *o
 
 static void test_logp(void **state)
 {
-    static const struct product shapes[] = {{1, 64, 0}, {9, 1000, 0}, {12, 60000, 0}};
+    static const struct product shapes[] = {{1, 64, 0}, {9, 1000, 0}, {9, 60000, 0}};
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         conform("log-probs", case_logp, &shapes[i]);
