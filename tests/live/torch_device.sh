@@ -10,8 +10,9 @@
 #
 # The tolerances: both devices round activations to bf16 at the same places, 2^-9 each, but add in
 # other orders, so about one value in a thousand lands on the other side of a tie; the residual is
-# rounded once more on torch. A gradient norm is a sum over all of it and agrees to a few 1e-3; a loss
-# is a mean of advantages times ratios near 1, compared absolutely.
+# rounded once more on torch, and attention's probabilities are rounded on cpu only. The tiny model's
+# gradient norms agree to 1e-3; SmolLM2 has 30 layers, and with a hundred tokens a step its norms
+# agree to 1 or 2%. A loss is a mean of advantages times ratios near 1, compared absolutely.
 #
 # A tiny random model by default; TORCH_MODEL=smollm2 takes the real one. STEPS: default 10.
 # Ends with torch_steps=... loss_max_diff=... grad_norm_max_rel=... rollout_logp_diff=...
@@ -20,8 +21,6 @@
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 STEPS=${STEPS:-10}
-LOSS_TOL=${LOSS_TOL:-2e-3}
-NORM_TOL=${NORM_TOL:-0.02}
 
 lib_binary
 lib_python
@@ -38,6 +37,7 @@ case ${TORCH_MODEL:-tiny} in
 tiny)
     MODEL=$WORK/model
     live_tiny "$MODEL" --family llama --vocab 512
+    LOSS_TOL=2e-4 NORM_TOL=0.005
     ARGS+=(--rollout-batch-size 8 --rollout-max-response-len 24)
     python3 - "$WORK/prompts.jsonl" <<'PY'
 import json, sys
@@ -50,6 +50,7 @@ PY
     ;;
 smollm2)
     lib_model
+    LOSS_TOL=2e-3 NORM_TOL=0.03
     ARGS+=(--rollout-batch-size 2 --rollout-max-response-len 16 --apply-chat-template)
     python3 "$ROOT/recipes/add_data.py" "$WORK"
     mv "$WORK/train.jsonl" "$WORK/prompts.jsonl"
