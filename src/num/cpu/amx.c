@@ -172,6 +172,9 @@ static __attribute__((noinline)) void amx_slice(const struct kern_gemm *g, struc
                                                 int rows)
 {
     int from = w->row, to = from + rows < w->rows ? from + rows : w->rows;
+    if (from >= to) {
+        return;
+    }
     w->row = to;
     if (!w->last) {
         amx_join_kind(g, w, from, to, AMX_NODE);

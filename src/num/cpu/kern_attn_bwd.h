@@ -367,11 +367,11 @@ static void kern_attn_bwd_join(const struct kern_attn_bwd *a, int seq, int kvh, 
         float *dkv = a->dkv + (size_t)(sq->row0 + j) * (size_t)a->lddkv;
         for (int l = l0 > j / PLAN_LEAF ? l0 : j / PLAN_LEAF; l < l1; l++) {
             int base = kern_attn_first(&a->f.s, l * PLAN_LEAF) / PLAN_KV_BLOCK * PLAN_KV_BLOCK;
-            const float *p =
-                parts + (size_t)(l - l0) * stride + (size_t)(j - base) * (size_t)(2 * d);
+            const float *p;
             if (j < base) {
                 break;
             }
+            p = parts + (size_t)(l - l0) * stride + (size_t)(j - base) * (size_t)(2 * d);
             kern_join_leaf(dkv + kvh * d, p, d, l > j / PLAN_LEAF);
             kern_join_leaf(dkv + (nkv + kvh) * d, p + d, d, l > j / PLAN_LEAF);
         }
