@@ -15,6 +15,7 @@ lib_work
 command -v debootstrap >/dev/null || lib_die "clean_machine.sh: install debootstrap"
 
 NEW=$WORK/machine
+HOME_THERE=/home/user # on the new machine
 MIRROR=$(apt-get indextargets --format '$(REPO_URI)' | head -n 1)
 RELEASE=$(. /etc/os-release && echo "$VERSION_CODENAME")
 
@@ -37,23 +38,24 @@ cp -r /usr/share/ca-certificates "$NEW/usr/share/"
 cp -r /usr/share/keyrings/. "$NEW/usr/share/keyrings/"
 mount -t proc proc "$NEW/proc"
 mount --bind /dev "$NEW/dev"
-git clone -q "$ROOT" "$NEW/root/miles"
+mkdir -p "$NEW$HOME_THERE"
+git clone -q "$ROOT" "$NEW$HOME_THERE/miles"
 
 # The first ```sh block of README, with the recipe cut short.
 sed -n '/^```sh$/,/^```$/p' "$ROOT/README.md" | sed -n '2,/^```$/p' | sed '$d' >"$WORK/commands"
 [ "$(wc -l <"$WORK/commands")" = 5 ] || lib_die "README's first block has not five commands"
 {
-    echo 'set -euo pipefail; cd /root/miles'
+    echo 'set -euo pipefail; cd ~/miles'
     sed "s|^recipes/.*|& --num-rollout $STEPS --eval-interval $STEPS|" "$WORK/commands"
-} >"$NEW/root/commands.sh"
+} >"$NEW$HOME_THERE/commands.sh"
 
-env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 PIP_CERT="${PIP_CERT:-}" \
+env -i HOME=$HOME_THERE PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 PIP_CERT="${PIP_CERT:-}" \
     PIP_INDEX_URL="${PIP_INDEX_URL:-}" PIP_FIND_LINKS="" \
-    chroot "$NEW" bash /root/commands.sh >&2 || lib_die "README's commands failed"
+    chroot "$NEW" bash "$HOME_THERE/commands.sh" >&2 || lib_die "README's commands failed"
 
 [ -z "$(find "$NEW" -xdev -type d -name torch -path '*-packages*' | head -n 1)" ] ||
     lib_die "torch was installed"
-read -r first last < <(lib_metric "$NEW/root/miles/runs/add-smollm2-42/run" rollout/raw_reward |
+read -r first last < <(lib_metric "$NEW$HOME_THERE/miles/runs/add-smollm2-42/run" rollout/raw_reward |
     awk '{ r[NR] = $1 } END { print (r[1] + r[2]) / 2, (r[NR - 1] + r[NR]) / 2 }')
 awk -v a="$first" -v b="$last" 'BEGIN { exit !(b > a) }' ||
     lib_die "the reward did not rise: $first to $last"
