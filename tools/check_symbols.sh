@@ -13,7 +13,7 @@ status: err_ assert_failed
 mem: arena_
 thread: pool_
 main: main cmd_fail cmd_help
-cmd_bench: bench_now bench_pin
+cmd_bench: bench_main bench_now bench_pin
 '
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -729,8 +729,9 @@ static int family_run(struct exact *x, struct exact_case *c, int64_t n, struct e
     return rc;
 }
 
-static int exact_run(const struct exact_opts *o, struct err *e)
+static int exact_run(const void *opts, struct err *e)
 {
+    const struct exact_opts *o = opts;
     int families[EXACT_FAMILIES], nf = 0, rc = STATUS_OK;
     int64_t n = o->one >= 0 ? 1 : o->cases, ran = 0;
     struct exact_case *c = mem_alloc(sizeof *c * (size_t)n);
@@ -781,20 +782,5 @@ static int exact_run(const struct exact_opts *o, struct err *e)
 int bench_exactness(int argc, char **argv)
 {
     struct exact_opts o;
-    struct err e = {0};
-    struct conf *c = conf_new();
-    int rc;
-
-    conf_add(c, exact_table, &o);
-    rc = conf_parse(c, argc - 1, argv + 1, &e);
-    if (rc == STATUS_END) {
-        conf_help(c, stdout);
-        conf_free(c);
-        return CMD_OK;
-    }
-    if (rc == STATUS_OK) {
-        rc = exact_run(&o, &e);
-    }
-    conf_free(c);
-    return rc == STATUS_OK ? CMD_OK : cmd_fail(rc, &e);
+    return bench_main(argc, argv, exact_table, &o, exact_run);
 }

@@ -354,32 +354,26 @@ static int gemm_run(struct gemm *g, const struct bench_gemm_opts *o, struct err 
     return STATUS_OK;
 }
 
+static int gemm_all(const void *opts, struct err *e)
+{
+    const struct bench_gemm_opts *o = opts;
+    struct gemm g;
+    int rc;
+
+    for (int64_t i = 0; i < o->rows.n; i++) {
+        if (o->rows.v[i] < 1 || o->rows.v[i] > 65536) {
+            return ERR(e, STATUS_INPUT, "--rows takes numbers from 1 to 65536");
+        }
+    }
+    memset(&g, 0, sizeof g);
+    rc = gemm_open(&g, o, e);
+    rc = rc == STATUS_OK ? gemm_run(&g, o, e) : rc;
+    gemm_close(&g);
+    return rc;
+}
+
 int bench_gemm(int argc, char **argv)
 {
     struct bench_gemm_opts o;
-    struct conf *conf = conf_new();
-    struct gemm g;
-    struct err e = {0};
-    int rc;
-
-    memset(&g, 0, sizeof g);
-    conf_add(conf, bench_gemm_table, &o);
-    rc = conf_parse(conf, argc - 1, argv + 1, &e);
-    if (rc == STATUS_END) {
-        conf_help(conf, stdout);
-        conf_free(conf);
-        return CMD_OK;
-    }
-    for (int64_t i = 0; rc == STATUS_OK && i < o.rows.n; i++) {
-        if (o.rows.v[i] < 1 || o.rows.v[i] > 65536) {
-            rc = ERR(&e, STATUS_INPUT, "--rows takes numbers from 1 to 65536");
-        }
-    }
-    if (rc == STATUS_OK) {
-        rc = gemm_open(&g, &o, &e);
-        rc = rc == STATUS_OK ? gemm_run(&g, &o, &e) : rc;
-        gemm_close(&g);
-    }
-    conf_free(conf);
-    return rc == STATUS_OK ? CMD_OK : cmd_fail(rc, &e);
+    return bench_main(argc, argv, bench_gemm_table, &o, gemm_all);
 }

@@ -597,8 +597,9 @@ static int model_limits(struct model *m, struct err *e)
     return rc;
 }
 
-static int model_run(const struct model_opts *o, struct err *e)
+static int model_run(const void *opts, struct err *e)
 {
+    const struct model_opts *o = opts;
     struct model m = {.o = o, .name = "random 1B"};
     double best = 0.0;
     int rc = arch_parse(model_1b, &m.arch, e);
@@ -634,20 +635,5 @@ static int model_run(const struct model_opts *o, struct err *e)
 int bench_model(int argc, char **argv)
 {
     struct model_opts o;
-    struct err e = {0};
-    struct conf *c = conf_new();
-    int rc;
-
-    conf_add(c, model_table, &o);
-    rc = conf_parse(c, argc - 1, argv + 1, &e);
-    if (rc == STATUS_END) {
-        conf_help(c, stdout);
-        conf_free(c);
-        return CMD_OK;
-    }
-    if (rc == STATUS_OK) {
-        rc = model_run(&o, &e);
-    }
-    conf_free(c);
-    return rc == STATUS_OK ? CMD_OK : cmd_fail(rc, &e);
+    return bench_main(argc, argv, model_table, &o, model_run);
 }

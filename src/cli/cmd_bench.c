@@ -4,6 +4,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/conf.h"
+#include "base/status.h"
 #include "cli/bench.h"
 #include "cli/cmd.h"
 
@@ -40,6 +42,27 @@ void bench_pin(int n)
         }
     }
     sched_setaffinity(0, sizeof want, &want);
+}
+
+int bench_main(int argc, char **argv, const struct conf_opt *table, void *opts,
+               int (*run)(const void *opts, struct err *e))
+{
+    struct conf *c = conf_new();
+    struct err e = {0};
+    int rc;
+
+    conf_add(c, table, opts);
+    rc = conf_parse(c, argc - 1, argv + 1, &e);
+    if (rc == STATUS_END) {
+        char line[64];
+        snprintf(line, sizeof line, "miles bench %s [--flag value ...]", argv[0]);
+        cmd_help(line, c);
+        rc = STATUS_OK;
+    } else if (rc == STATUS_OK) {
+        rc = run(opts, &e);
+    }
+    conf_free(c);
+    return rc == STATUS_OK ? CMD_OK : cmd_fail(rc, &e);
 }
 
 static void usage(FILE *out)

@@ -217,11 +217,25 @@ const char *onednn_about(const struct onednn *lib)
     return lib->about;
 }
 
-/* The product of the described matrices. */
-static int onednn_matmul_make(struct onednn *lib, void *x, void *w, void *y,
-                              struct onednn_matmul *mm)
+/* y (a, c) of type `result` = x (a, b) W (b, c): x with strides xs, W packed as the library likes
+ * when ws is NULL. */
+static int onednn_matmul_make(struct onednn *lib, int a, int b, int c, const int64_t *xs,
+                              const int64_t *ws, int result, struct onednn_matmul **out)
 {
-    int bad = lib->matmul_primitive_desc_create(&mm->pd, lib->engine, x, w, NULL, y, NULL);
+    int64_t xd[ONEDNN_DIMS] = {a, b}, wd[ONEDNN_DIMS] = {b, c}, yd[ONEDNN_DIMS] = {a, c};
+    int64_t ys[ONEDNN_DIMS] = {c, 1};
+    struct onednn_matmul *mm = mem_alloc(sizeof *mm);
+    void *x = NULL, *w = NULL, *y = NULL;
+    int bad;
+
+    mm->lib = lib;
+    mm->n = c;
+    mm->k = b;
+    bad = lib->memory_desc_create_with_strides(&x, 2, xd, ONEDNN_BF16, xs) ||
+          (ws ? lib->memory_desc_create_with_strides(&w, 2, wd, ONEDNN_BF16, ws)
+              : lib->memory_desc_create_with_tag(&w, 2, wd, ONEDNN_BF16, ONEDNN_ANY)) ||
+          lib->memory_desc_create_with_strides(&y, 2, yd, result, ys) ||
+          lib->matmul_primitive_desc_create(&mm->pd, lib->engine, x, w, NULL, y, NULL);
     if (!bad) {
         const void *packed = lib->primitive_desc_query_md(mm->pd, ONEDNN_QUERY_WEIGHTS, 0);
         mm->size = lib->memory_desc_get_size(packed);
@@ -230,60 +244,34 @@ static int onednn_matmul_make(struct onednn *lib, void *x, void *w, void *y,
               lib->memory_create(&mm->weights, packed, lib->engine, NULL) ||
               lib->memory_create(&mm->dst, y, lib->engine, NULL);
     }
-    return bad;
-}
-
-int onednn_matmul_new(struct onednn *lib, int m, int n, int k, struct onednn_matmul **out,
-                      struct err *e)
-{
-    int64_t xd[ONEDNN_DIMS] = {m, k}, wd[ONEDNN_DIMS] = {k, n}, yd[ONEDNN_DIMS] = {m, n};
-    int64_t xs[ONEDNN_DIMS] = {k, 1}, ys[ONEDNN_DIMS] = {n, 1};
-    struct onednn_matmul *mm = mem_alloc(sizeof *mm);
-    void *x = NULL, *w = NULL, *y = NULL;
-    int bad;
-
-    mm->lib = lib;
-    mm->n = n;
-    mm->k = k;
-    bad = lib->memory_desc_create_with_strides(&x, 2, xd, ONEDNN_BF16, xs) ||
-          lib->memory_desc_create_with_tag(&w, 2, wd, ONEDNN_BF16, ONEDNN_ANY) ||
-          lib->memory_desc_create_with_strides(&y, 2, yd, ONEDNN_BF16, ys) ||
-          onednn_matmul_make(lib, x, w, y, mm);
     lib->memory_desc_destroy(x);
     lib->memory_desc_destroy(w);
     lib->memory_desc_destroy(y);
     if (bad) {
         onednn_matmul_free(mm);
-        return ERR(e, STATUS_FAIL, "oneDNN has no bf16 product of shape (%d, %d, %d)", m, n, k);
+        return STATUS_FAIL;
     }
     *out = mm;
+    return STATUS_OK;
+}
+
+int onednn_matmul_new(struct onednn *lib, int m, int n, int k, struct onednn_matmul **out,
+                      struct err *e)
+{
+    const int64_t xs[ONEDNN_DIMS] = {k, 1};
+    if (onednn_matmul_make(lib, m, k, n, xs, NULL, ONEDNN_BF16, out) != STATUS_OK) {
+        return ERR(e, STATUS_FAIL, "oneDNN has no bf16 product of shape (%d, %d, %d)", m, n, k);
+    }
     return STATUS_OK;
 }
 
 int onednn_matmul_new_grad(struct onednn *lib, int n, int k, int t, struct onednn_matmul **out,
                            struct err *e)
 {
-    int64_t xd[ONEDNN_DIMS] = {n, t}, wd[ONEDNN_DIMS] = {t, k}, yd[ONEDNN_DIMS] = {n, k};
-    int64_t xs[ONEDNN_DIMS] = {1, n}, ws[ONEDNN_DIMS] = {k, 1}, ys[ONEDNN_DIMS] = {k, 1};
-    struct onednn_matmul *mm = mem_alloc(sizeof *mm);
-    void *x = NULL, *w = NULL, *y = NULL;
-    int bad;
-
-    mm->lib = lib;
-    mm->n = k;
-    mm->k = t;
-    bad = lib->memory_desc_create_with_strides(&x, 2, xd, ONEDNN_BF16, xs) ||
-          lib->memory_desc_create_with_strides(&w, 2, wd, ONEDNN_BF16, ws) ||
-          lib->memory_desc_create_with_strides(&y, 2, yd, ONEDNN_F32, ys) ||
-          onednn_matmul_make(lib, x, w, y, mm);
-    lib->memory_desc_destroy(x);
-    lib->memory_desc_destroy(w);
-    lib->memory_desc_destroy(y);
-    if (bad) {
-        onednn_matmul_free(mm);
+    const int64_t xs[ONEDNN_DIMS] = {1, n}, ws[ONEDNN_DIMS] = {k, 1};
+    if (onednn_matmul_make(lib, n, t, k, xs, ws, ONEDNN_F32, out) != STATUS_OK) {
         return ERR(e, STATUS_FAIL, "oneDNN has no gradient of shape (%d, %d, %d)", n, k, t);
     }
-    *out = mm;
     return STATUS_OK;
 }
 

@@ -667,34 +667,6 @@ static int amx_dw(const struct kern_dw *g, int n0, int n1, void *scratch)
 /* ---- packing on 512-bit registers --------------------------------------------------------------
  */
 
-/* Transposes 16 rows of 16 32-bit values in place. */
-static inline void amx_transpose(__m512i r[16])
-{
-    __m512i t[16];
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-    }
-    for (int i = 0; i < 16; i += 4) {
-        r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-        r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-        r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-        r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
-    for (int i = 0; i < 4; i++) {
-        t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-        t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-        t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-        t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-    }
-    for (int i = 0; i < 4; i++) {
-        r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-        r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-        r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
-        r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
-    }
-}
-
 /* 16 values of two rows as interleaved pairs; a missing row is zero. */
 static inline __m512i amx_pair(const uint16_t *x, const uint16_t *y)
 {
@@ -715,7 +687,7 @@ static void amx_pack_dyt(const uint16_t *dy, int64_t ld, int rows, int n0, int n
             const uint16_t *p = dy + (size_t)(2 * tp) * (size_t)ld + (size_t)n;
             r[tp] = amx_pair(2 * tp < rows ? p : NULL, 2 * tp + 1 < rows ? p + ld : NULL);
         }
-        amx_transpose(r);
+        vec_transpose(r);
         for (int i = 0; i < 16; i++) {
             _mm512_storeu_si512((void *)(out + i * 32), r[i]);
         }
@@ -744,7 +716,7 @@ static void amx_pack_fwd(const uint16_t *w, int64_t ld, int n, int k, int nb, ui
             const uint16_t *p = w + (size_t)(nb * 16 + i) * (size_t)ld + (size_t)kb * 32;
             r[i] = nb * 16 + i < n ? _mm512_loadu_si512((const void *)p) : _mm512_setzero_si512();
         }
-        amx_transpose(r);
+        vec_transpose(r);
         for (int i = 0; i < 16; i++) {
             _mm512_storeu_si512((void *)(out + i * 32), r[i]);
         }

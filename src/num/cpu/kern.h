@@ -138,7 +138,6 @@ struct kern {
     void (*dlogits_row)(const float *x, int n, int ld, const struct logit_spec *spec, int target,
                         float max, float logz, float entropy, float g, float ge, uint16_t *out);
     void (*to_bf16)(const float *x, int n, uint16_t *y);
-    void (*add_f32)(float *y, const float *x, int n);
     double (*sumsq32)(const int64_t *g, double quantum);
     void (*adamw)(const struct kern_adamw *a);
     void (*exps)(const float *x, int n, float sub, float *y); /* y = exp(x - sub) */

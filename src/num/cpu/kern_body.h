@@ -58,8 +58,8 @@ static inline vf vf_tanh(vf x)
         .attn_bwd = kern_attn_bwd_fn, .attn_bwd_join = kern_attn_bwd_join, .glu = kern_glu,        \
         .glu_bwd = kern_glu_bwd, .scale_row = kern_scale_row, .add_row = kern_add_row,             \
         .logits_row = kern_logits_row, .dlogits_row = kern_dlogits_row, .to_bf16 = kern_to_bf16,   \
-        .add_f32 = kern_add_f32, .sumsq32 = kern_sumsq32, .adamw = kern_adamw_row,                 \
-        .exps = kern_exps, .unpack_fwd = kern_unpack_fwd, .fwd_to_bwd = kern_fwd_to_bwd,           \
+        .sumsq32 = kern_sumsq32, .adamw = kern_adamw_row, .exps = kern_exps,                       \
+        .unpack_fwd = kern_unpack_fwd, .fwd_to_bwd = kern_fwd_to_bwd,                              \
     }
 
 #endif

@@ -257,13 +257,6 @@ static void kern_to_bf16(const float *x, int n, uint16_t *y)
     }
 }
 
-static void kern_add_f32(float *y, const float *x, int n)
-{
-    for (int i = 0; i < n; i += 16) {
-        vf_store(y + i, vf_add(vf_load(y + i), vf_load(x + i)));
-    }
-}
-
 static double kern_sumsq32(const int64_t *g, double quantum)
 {
     return vf_sumsq32(g, quantum);
