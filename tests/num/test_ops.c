@@ -445,6 +445,49 @@ static void test_linear_dw(void **state)
     }
 }
 
+/* Hundreds of short leaves of very different sizes, as the gradients of a batch of samples are:
+ * sums that are kept in halves fill up, are flushed and start anew, and some leaves are too large
+ * for them. dim: the largest exponent of dy. */
+static void case_dw_leaves(struct device *d, const struct shape *s, struct result *out)
+{
+    struct tensor x = filled(d, DTYPE_BF16, s->m, s->k, PLAIN),
+                  dy = make(d, DTYPE_BF16, s->m, s->n);
+    struct tensor g = grads(d, s->n, s->k);
+    float *p = malloc(sizeof(float) * (size_t)s->m * (size_t)s->n);
+    int32_t *start = malloc(sizeof *start * (size_t)(s->m + 1));
+    struct leaf_rows leaves = {0, start};
+
+    for (int at = 0; at < s->m;) {
+        int end = at + 1 + rand_below(rand_below(9) == 0 ? PLAN_LEAF : 40);
+        int e = s->dim - rand_below(30);
+        end = end < s->m ? end : s->m;
+        for (int i = at * s->n; i < end * s->n; i++) {
+            p[i] = ldexpf(rand_value(PLAIN), e);
+        }
+        start[leaves.n++] = at;
+        at = end;
+    }
+    start[leaves.n] = s->m;
+    device_upload_f32(&dy, p);
+    d->ops->linear_dw(d, &dy, &x, &leaves, &g);
+    assert_int_equal(device_fault(d, NULL), STATUS_OK);
+    keep(out, "linear_dw of many leaves", &g);
+    free(p);
+    free(start);
+    device_tensor_free(&x);
+    device_tensor_free(&dy);
+    device_tensor_free(&g);
+}
+
+static void test_dw_leaves(void **state)
+{
+    (void)state;
+    for (int e = -30; e <= 6; e += 3) {
+        struct shape s = {.m = 4000, .n = e % 2 ? 48 : 33, .k = 64, .dim = e};
+        conform("linear_dw", case_dw_leaves, &s);
+    }
+}
+
 static void case_norm(struct device *d, const struct shape *s, struct result *out)
 {
     struct tensor x = filled(d, DTYPE_BF16, s->m, s->n, s->values);
@@ -1197,14 +1240,14 @@ static void test_block_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear),    cmocka_unit_test(test_linear_dw),
-        cmocka_unit_test(test_norm),      cmocka_unit_test(test_attn),
-        cmocka_unit_test(test_chunks),    cmocka_unit_test(test_chunks_segment),
-        cmocka_unit_test(test_glu),       cmocka_unit_test(test_logp),
-        cmocka_unit_test(test_rows),      cmocka_unit_test(test_row_alone),
-        cmocka_unit_test(test_long_rows), cmocka_unit_test(test_leaf_grouping),
-        cmocka_unit_test(test_quantum),   cmocka_unit_test(test_block_order),
-        cmocka_unit_test(test_convert),
+        cmocka_unit_test(test_linear),         cmocka_unit_test(test_linear_dw),
+        cmocka_unit_test(test_dw_leaves),      cmocka_unit_test(test_norm),
+        cmocka_unit_test(test_attn),           cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_chunks_segment), cmocka_unit_test(test_glu),
+        cmocka_unit_test(test_logp),           cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_row_alone),      cmocka_unit_test(test_long_rows),
+        cmocka_unit_test(test_leaf_grouping),  cmocka_unit_test(test_quantum),
+        cmocka_unit_test(test_block_order),    cmocka_unit_test(test_convert),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

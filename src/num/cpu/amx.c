@@ -6,36 +6,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "num/cpu/amx_int.h"
 #include "num/cpu/kern_body.h"
 
 static const struct kern amx_base = KERN_TABLE;
 
 #define AMX_XFEATURE_TILEDATA   18
 #define AMX_ARCH_REQ_XCOMP_PERM 0x1023
-
-struct amx_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t colsb[16];
-    uint8_t rows[16];
-};
-
-/* Blocks of up to 32 rows of a and of the result: tiles 0, 1, 4 hold rows 0-15 and 2, 3, 5 the
- * rest; 6 and 7 are full. */
-static void amx_configure(int rows)
-{
-    struct amx_config c;
-    memset(&c, 0, sizeof c);
-    c.palette = 1;
-    for (int i = 0; i < 8; i++) {
-        int second = i == 2 || i == 3 || i == 5;
-        int n = second ? rows - 16 : rows;
-        c.colsb[i] = 64;
-        c.rows[i] = (uint8_t)(i > 5 || n <= 0 || n > 16 ? 16 : n);
-    }
-    /* The intrinsic tells the compiler of the first 8 bytes only. */
-    __asm__ volatile("" ::"r"(&c) : "memory");
-    _tile_loadconfig(&c);
-}
 
 /* ---- products ----------------------------------------------------------------------------------
  *
@@ -52,16 +29,15 @@ static void amx_configure(int rows)
 #define AMX_BLOCK 1024 /* values of a block */
 #define AMX_SLOTS 4    /* open nodes of a tree of eight leaves, and the newest leaf */
 #define AMX_CACHE                                                                                  \
-    (3 << 19)             /* bytes of the second-level cache for rows of a and 64 columns of b     \
-                           */
-#define AMX_ROWS    512   /* most rows at a time */
-#define AMX_CUT     256   /* rows when a is cut into chunks */
-#define AMX_STATE   512   /* blocks of accumulators that are kept from chunk to chunk */
-#define AMX_AHEAD   16384 /* bytes of b to ask for in advance when it is read only once */
-#define AMX_SLICE   8     /* rows of a join between two steps, at least */
-#define AMX_DELAY   2     /* steps after which stored tiles are read */
-#define AMX_SEGS    (PLAN_MAX_RANGES + 2)
-#define AMX_BARRIER __asm__ volatile("" ::: "memory") /* stores before, tile loads after */
+    (3 << 19)           /* bytes of the second-level cache for rows of a and 64 columns of b       \
+                         */
+#define AMX_ROWS  512   /* most rows at a time */
+#define AMX_CUT   256   /* rows when a is cut into chunks */
+#define AMX_STATE 512   /* blocks of accumulators that are kept from chunk to chunk */
+#define AMX_AHEAD 16384 /* bytes of b to ask for in advance when it is read only once */
+#define AMX_SLICE 8     /* rows of a join between two steps, at least */
+#define AMX_DELAY 2     /* steps after which stored tiles are read */
+#define AMX_SEGS  (PLAN_MAX_RANGES + 2)
 
 enum { AMX_ZERO, AMX_LOAD, AMX_KEEP };
 
@@ -104,13 +80,18 @@ static inline void amx_store32(uint16_t *out, __m512 lo, __m512 hi)
     _mm512_storeu_si512((void *)out, (__m512i)_mm512_cvtne2ps_pbh(hi, lo));
 }
 
-enum { AMX_NODE, AMX_PLAIN, AMX_RESIDUAL, AMX_OTHER }; /* where joined values go */
+enum { AMX_NODE, AMX_PLAIN, AMX_STREAM, AMX_RESIDUAL, AMX_OTHER }; /* where joined values go */
 
 /* A row of a finished block that is neither whole nor bf16, or has a bias. */
 static void amx_other(const struct kern_gemm *g, int row, int n, int cols, __m512 lo, __m512 hi)
 {
     if (cols == 32 && g->c_f32 && !g->bias && !g->residual) {
         float *out = (float *)g->c + (size_t)row * (size_t)g->ldc + (size_t)n;
+        if (g->stream) {
+            _mm512_stream_ps(out, lo);
+            _mm512_stream_ps(out + 16, hi);
+            return;
+        }
         vf_store(out, lo);
         vf_store(out + 16, hi);
         return;
@@ -145,6 +126,9 @@ amx_join(const struct kern_gemm *g, const struct amx_work *w, int from, int to, 
             _mm512_store_ps(slot + 16, hi);
         } else if (kind == AMX_PLAIN) {
             amx_store32(out, lo, hi);
+            out += g->ldc;
+        } else if (kind == AMX_STREAM) {
+            _mm512_stream_si512((void *)out, (__m512i)_mm512_cvtne2ps_pbh(hi, lo));
             out += g->ldc;
         } else if (kind == AMX_RESIDUAL) {
             amx_store32(out, vf_add(vf_loadbf(res), lo), vf_add(vf_loadbf(res + 16), hi));
@@ -182,27 +166,10 @@ static __attribute__((noinline)) void amx_slice(const struct kern_gemm *g, struc
         amx_join_kind(g, w, from, to, AMX_OTHER);
     } else if (g->residual) {
         amx_join_kind(g, w, from, to, AMX_RESIDUAL);
+    } else if (g->stream) {
+        amx_join_kind(g, w, from, to, AMX_STREAM);
     } else {
         amx_join_kind(g, w, from, to, AMX_PLAIN);
-    }
-}
-
-static inline void amx_zero(void)
-{
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-}
-
-/* c (32, 32) f32 */
-static inline void amx_store(float *c, int one)
-{
-    _tile_stored(0, c, 128);
-    _tile_stored(1, c + 16, 128);
-    if (!one) {
-        _tile_stored(2, c + 16 * 32, 128);
-        _tile_stored(3, c + 16 * 32 + 16, 128);
     }
 }
 
@@ -532,180 +499,13 @@ static void amx_gemm(const struct kern_gemm *g, int m0, int m1, int n0, int n1, 
         }
     }
     amx_settle(&j);
-}
-
-/* ---- weight gradients -------------------------------------------------------------------------
- */
-
-/* A leaf's value in quanta is kept as hi 2^24 + lo, two 32-bit integers: hi is the value rounded to
- * 2^24 quanta, lo the rest rounded to one. The rest is exact in f32 and hi 2^24 is even, so this is
- * the same integer as rounding once. Sums of AMX_FLUSH leaves below AMX_SMALL cannot overflow 32
- * bits. */
-#define AMX_FLUSH 128
-#define AMX_SMALL 4.0f
-
-struct amx_sums {
-    int32_t hi[1024], lo[1024]; /* (32, 32) */
-    float c[2][1024]; /* leaf results, in turn: one is converted while AMX fills the other */
-};
-
-/* Adds one leaf; 0 when a value is too large (or not a number) and nothing was added. */
-static inline int amx_add_leaf(struct amx_sums *s, const float *c, float scale)
-{
-    const __m512 up = _mm512_set1_ps(scale / 16777216.0f), rest = _mm512_set1_ps(16777216.0f);
-    __m512 top = _mm512_setzero_ps();
-    for (int i = 0; i < 1024; i += 64) {
-        __m512 a = _mm512_range_ps(_mm512_load_ps(c + i), _mm512_load_ps(c + i + 16), 0x0b);
-        __m512 b = _mm512_range_ps(_mm512_load_ps(c + i + 32), _mm512_load_ps(c + i + 48), 0x0b);
-        top = _mm512_range_ps(top, _mm512_range_ps(a, b, 0x0b), 0x0b);
+    if (g->stream) {
+        _mm_sfence(); /* other threads see the results when they see that this one is done */
     }
-    if (_mm512_cmp_ps_mask(top, _mm512_set1_ps(AMX_SMALL), _CMP_NLT_UQ)) {
-        return 0;
-    }
-    for (int i = 0; i < 1024; i += 64) {
-        for (int j = i; j < i + 64; j += 16) { /* unrolled by the compiler */
-            __m512 x = _mm512_mul_ps(_mm512_load_ps(c + j), up);
-            __m512 r = _mm512_mul_ps(_mm512_reduce_ps(x, 0), rest);
-            __m512i hi = _mm512_cvtps_epi32(x), lo = _mm512_cvtps_epi32(r);
-            _mm512_store_si512(s->hi + j, _mm512_add_epi32(_mm512_load_si512(s->hi + j), hi));
-            _mm512_store_si512(s->lo + j, _mm512_add_epi32(_mm512_load_si512(s->lo + j), lo));
-        }
-    }
-    return 1;
-}
-
-/* grad += sums; the sums start anew. */
-static int amx_flush(struct amx_sums *s, int64_t *grad, int64_t ldg, int rows)
-{
-    __m512i over = _mm512_setzero_si512();
-    for (int r = 0; r < rows; r++) {
-        for (int i = 0; i < 32; i += 8) {
-            int64_t *out = grad + (size_t)r * (size_t)ldg + i;
-            __m256i h = _mm256_load_si256((const __m256i *)(s->hi + r * 32 + i));
-            __m256i l = _mm256_load_si256((const __m256i *)(s->lo + r * 32 + i));
-            __m512i q = _mm512_add_epi64(_mm512_slli_epi64(_mm512_cvtepi32_epi64(h), 24),
-                                         _mm512_cvtepi32_epi64(l));
-            __m512i a = _mm512_loadu_si512((const void *)out), sum = _mm512_add_epi64(a, q);
-            over = _mm512_or_si512(over, _mm512_ternarylogic_epi64(a, q, sum, 0x42));
-            _mm512_storeu_si512((void *)out, sum);
-        }
-    }
-    memset(s->hi, 0, sizeof s->hi);
-    memset(s->lo, 0, sizeof s->lo);
-    return _mm512_movepi64_mask(over) != 0;
-}
-
-/* One (32, 32) block of a weight gradient over all leaves. */
-static int amx_dw_block(const struct kern_dw *g, int n, int k, int rows, struct amx_sums *s)
-{
-    const uint16_t *a0 = g->dyt + (size_t)(n / 16) * (size_t)g->ttiles * 512;
-    const uint16_t *a1 = a0 + (size_t)g->ttiles * 512;
-    const uint16_t *b0 = g->xp + (size_t)(k / 16) * 512;
-    size_t bstep = (size_t)g->ktiles * 512;
-    int64_t *grad = g->grad + (size_t)n * (size_t)g->ldg + (size_t)k;
-    int bad = 0, pending = 0;
-
-    for (int l = 0; l <= g->nleaf; l++) {
-        if (l < g->nleaf) {
-            amx_zero();
-            for (int tb = g->tb0[l]; tb < g->tb0[l + 1]; tb++) {
-                const uint16_t *b = b0 + (size_t)tb * bstep;
-                _tile_loadd(6, b, 64);
-                _tile_loadd(4, a0 + (size_t)tb * 512, 64);
-                _tile_dpbf16ps(0, 4, 6);
-                _tile_loadd(5, a1 + (size_t)tb * 512, 64);
-                _tile_dpbf16ps(2, 5, 6);
-                _tile_loadd(7, b + 512, 64);
-                _tile_dpbf16ps(1, 4, 7);
-                _tile_dpbf16ps(3, 5, 7);
-            }
-        }
-        if (l > 0) { /* the leaf before, while the tiles are busy with this one */
-            const float *c = s->c[(l - 1) & 1];
-            if (amx_add_leaf(s, c, g->scale)) {
-                pending++;
-            } else {
-                for (int r = 0; r < rows; r++) {
-                    int64_t *out = grad + (size_t)r * (size_t)g->ldg;
-                    bad |= vf_accumulate(out, vf_load(c + r * 32), g->scale);
-                    bad |= vf_accumulate(out + 16, vf_load(c + r * 32 + 16), g->scale);
-                }
-            }
-        }
-        if (l < g->nleaf) {
-            amx_store(s->c[l & 1], 0);
-        }
-        if (pending == AMX_FLUSH) {
-            bad |= amx_flush(s, grad, g->ldg, rows);
-            pending = 0;
-        }
-    }
-    return bad | (pending ? amx_flush(s, grad, g->ldg, rows) : 0);
-}
-
-static int amx_dw(const struct kern_dw *g, int n0, int n1, void *scratch)
-{
-    /* columns whose packed x stays in the second-level cache while rows pass by */
-    int panel = (1 << 20) / (g->ttiles * 64) / 32 * 32;
-    struct amx_sums *sums = scratch; /* of whole pages, so aligned */
-    int bad = 0;
-
-    amx_configure(32);
-    memset(sums, 0, sizeof *sums);
-    panel = panel < 32 ? 32 : panel;
-    for (int k0 = 0; k0 < g->k; k0 += panel) {
-        int k1 = k0 + panel < g->k ? k0 + panel : g->k;
-        for (int n = n0; n < n1; n += 32) {
-            for (int k = k0; k < k1; k += 32) {
-                bad |= amx_dw_block(g, n, k, n1 - n < 32 ? n1 - n : 32, sums);
-            }
-        }
-    }
-    return bad;
 }
 
 /* ---- packing on 512-bit registers --------------------------------------------------------------
  */
-
-/* 16 values of two rows as interleaved pairs; a missing row is zero. */
-static inline __m512i amx_pair(const uint16_t *x, const uint16_t *y)
-{
-    __m512i lo =
-        x ? _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)x)) : _mm512_setzero_si512();
-    __m512i hi =
-        y ? _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)y)) : _mm512_setzero_si512();
-    return _mm512_or_si512(lo, _mm512_slli_epi32(hi, 16));
-}
-
-static void amx_pack_dyt(const uint16_t *dy, int64_t ld, int rows, int n0, int n1, int tb,
-                         int ttiles, uint16_t *dyt)
-{
-    for (int n = n0; n < n1; n += 16) {
-        uint16_t *out = dyt + ((size_t)(n / 16) * (size_t)ttiles + (size_t)tb) * 512;
-        __m512i r[16];
-        for (int tp = 0; tp < 16; tp++) {
-            const uint16_t *p = dy + (size_t)(2 * tp) * (size_t)ld + (size_t)n;
-            r[tp] = amx_pair(2 * tp < rows ? p : NULL, 2 * tp + 1 < rows ? p + ld : NULL);
-        }
-        vec_transpose(r);
-        for (int i = 0; i < 16; i++) {
-            _mm512_storeu_si512((void *)(out + i * 32), r[i]);
-        }
-    }
-}
-
-static void amx_pack_xp(const uint16_t *x, int64_t ld, int rows, int k, int tb, uint16_t *xp)
-{
-    uint16_t *out = xp + (size_t)tb * (size_t)(k / 16) * 512;
-    for (int c = 0; c < k; c += 16, out += 512) {
-        for (int tp = 0; tp < 16; tp++) {
-            const uint16_t *p = x + (size_t)(2 * tp) * (size_t)ld + (size_t)c;
-            _mm512_storeu_si512(
-                (void *)(out + tp * 32),
-                amx_pair(2 * tp < rows ? p : NULL, 2 * tp + 1 < rows ? p + ld : NULL));
-        }
-    }
-}
 
 static void amx_pack_fwd(const uint16_t *w, int64_t ld, int n, int k, int nb, uint16_t *out)
 {
@@ -748,6 +548,7 @@ int amx_fill(struct kern *k)
     k->attn = amx_attn_kern.attn;
     k->attn_bwd = amx_attn_kern.attn_bwd;
     k->dw = amx_dw;
+    k->dw_norms = amx_dw_norms;
     k->pack_dyt = amx_pack_dyt;
     k->pack_xp = amx_pack_xp;
     k->pack_fwd = amx_pack_fwd;

@@ -116,6 +116,7 @@ void cpu_close(struct device *d)
         }
         mem_unmap(c->shared.p, c->shared.size);
         mem_unmap(c->index.p, c->index.size);
+        mem_unmap(c->norms.p, c->norms.size);
         mem_unmap(c->panel.p, c->panel.size);
         mem_free(c->worker);
         mem_free(c);

@@ -48,11 +48,20 @@ static void cpu_gemm_split(struct cpu_gemm *t, int threads)
     t->ntasks = t->ntasks > nblocks ? nblocks : t->ntasks;
 }
 
+/* Results that would only push other data out of the caches, and first be read in from memory. */
+static int cpu_gemm_stream(const struct kern_gemm *g)
+{
+    size_t size = g->c_f32 ? 4 : 2, line = 63;
+    return (size_t)g->m * (size_t)g->n * size >= CPU_STREAM &&
+           (((uintptr_t)g->c | (size_t)g->ldc * size) & line) == 0;
+}
+
 static void cpu_gemm_run(struct device *d, struct cpu_gemm *t)
 {
     struct cpu *c = cpu_of(d);
 
     t->c = c;
+    t->g.stream = cpu_gemm_stream(&t->g);
     cpu_scratch_all(d, c->k.gemm_scratch ? c->k.gemm_scratch
                                          : (size_t)c->k.rows * (size_t)t->g.ktiles * 32 * 4);
     cpu_gemm_split(t, pool_size(d->pool));
@@ -112,6 +121,8 @@ struct cpu_dw {
     const int32_t *tile_row;  /* first row of each t tile */
     const int32_t *tile_rows; /* rows in it */
     uint16_t *dyt, *xp;
+    int nblocks, kblocks; /* of 16 columns */
+    float *dysq, *xsq;    /* (tiles, blocks) sums of squares, when dw_norms asks for them */
     int nstep;
 };
 
@@ -121,9 +132,11 @@ static void cpu_dw_pack(void *arg, int task, int worker)
     size_t row = (size_t)t->tile_row[task];
     (void)worker;
     t->c->k.pack_dyt((const uint16_t *)t->dy->data + row * (size_t)t->dy->ld, t->dy->ld,
-                     t->tile_rows[task], 0, (t->g.n + 15) / 16 * 16, task, t->g.ttiles, t->dyt);
+                     t->tile_rows[task], t->nblocks * 16, task, t->g.ttiles, t->dyt,
+                     t->dysq ? t->dysq + (size_t)task * (size_t)t->nblocks : NULL);
     t->c->k.pack_xp((const uint16_t *)t->x->data + row * (size_t)t->x->ld, t->x->ld,
-                    t->tile_rows[task], t->g.k, task, t->xp);
+                    t->tile_rows[task], t->g.k, task, t->g.ttiles, t->xp,
+                    t->xsq ? t->xsq + (size_t)task * (size_t)t->kblocks : NULL);
 }
 
 static void cpu_dw_task(void *arg, int task, int worker)
@@ -170,12 +183,11 @@ void cpu_linear_dw(struct device *d, const struct tensor *dy, const struct tenso
     t.leaves = leaves;
     t.tile_row = row;
     t.tile_rows = cnt;
-    t.dyt = cpu_grow(&c->shared, (nblocks + (size_t)(k / 16)) * (size_t)tiles * 1024);
+    t.dyt = cpu_grow(&c->shared, (nblocks + (size_t)ceil_div(k, 32) * 2) * (size_t)tiles * 1024);
     t.xp = t.dyt + nblocks * (size_t)tiles * 512;
     t.g.dyt = t.dyt;
     t.g.xp = t.xp;
     t.g.ttiles = tiles;
-    t.g.ktiles = k / 16;
     t.g.n = n;
     t.g.k = k;
     t.g.nleaf = leaves->n;
@@ -183,8 +195,23 @@ void cpu_linear_dw(struct device *d, const struct tensor *dy, const struct tenso
     t.g.grad = grad->data;
     t.g.ldg = grad->ld;
     t.g.scale = (float)((int64_t)1 << PLAN_QUANTUM);
+    t.nblocks = ceil_div(n, 16);
+    t.kblocks = k / 16;
     cpu_scratch_all(d, 65536);
-    pool_run(d->pool, cpu_dw_pack, &t, tiles);
+    if (c->k.dw_norms) {
+        size_t blocks = (size_t)(t.nblocks + t.kblocks + 2);
+        float *dyn = cpu_grow(&c->norms, 4 * blocks * (size_t)(tiles + leaves->n));
+        float *xn = dyn + (size_t)(t.nblocks + 1) / 2 * (size_t)leaves->n;
+        t.dysq = xn + (size_t)(t.kblocks + 1) / 2 * (size_t)leaves->n;
+        t.xsq = t.dysq + (size_t)t.nblocks * (size_t)tiles;
+        pool_run(d->pool, cpu_dw_pack, &t, tiles);
+        c->k.dw_norms(t.dysq, t.nblocks, leaves->n, tb0, dyn);
+        c->k.dw_norms(t.xsq, t.kblocks, leaves->n, tb0, xn);
+        t.g.dyn = dyn;
+        t.g.xn = xn;
+    } else {
+        pool_run(d->pool, cpu_dw_pack, &t, tiles);
+    }
     t.nstep = ceil_div(ceil_div(n, 32), pool_size(d->pool) * 4) * 32;
     pool_run(d->pool, cpu_dw_task, &t, ceil_div(n, t.nstep));
 }

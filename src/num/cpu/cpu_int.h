@@ -7,6 +7,8 @@
 #include "num/cpu/kern.h"
 #include "num/device_int.h"
 
+#define CPU_STREAM ((size_t)4 << 20) /* bytes from which results are written past the caches */
+
 struct cpu_scratch {
     void *p;
     size_t size;
@@ -16,6 +18,7 @@ struct cpu {
     struct cpu_scratch *worker; /* one per thread */
     struct cpu_scratch shared;  /* packed transposes of a weight gradient */
     struct cpu_scratch index;
+    struct cpu_scratch norms; /* of the columns of a weight gradient's leaves */
     struct cpu_scratch panel; /* transpose of a weight that keeps none */
     atomic_int bad;
 };

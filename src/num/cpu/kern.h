@@ -22,23 +22,32 @@ struct kern_gemm {
     void *c; /* (m, n) bf16 or f32 */
     int64_t ldc;
     int c_f32;
+    int stream;           /* c is large and aligned: it may be written past the caches */
     const void *residual; /* (m, n) of c's type, added to the result; NULL without; may be c */
     int64_t ldr;
     const uint16_t *bias; /* (n) bf16 or NULL */
 };
 
-/* A weight gradient over packed transposes. dyt tile (nb, tb): (16 n, 32 t); xp tile (tb, kb): (16
- * pairs of t, 16 k, 2). Leaf l is tiles [tb0[l], tb0[l+1]) along t, zero padded. */
+/* A weight gradient over packed transposes, tiles as kern_dw_tile has them: of dyt (16 n, 32 t), of
+ * xp (16 pairs of t, 16 k, 2). Leaf l is tiles [tb0[l], tb0[l+1]) along t, zero padded. */
 struct kern_dw {
     const uint16_t *dyt, *xp;
-    int ttiles, ktiles; /* tiles along t and k */
+    int ttiles; /* tiles along t */
     int n, k;
     int nleaf;
     const int32_t *tb0;
-    int64_t *grad; /* (n, k) */
+    const float *dyn, *xn; /* by dw_norms: (n/32, leaves) and (k/32, leaves), or NULL */
+    int64_t *grad;         /* (n, k) */
     int64_t ldg;
     float scale; /* 2^quantum */
 };
+
+/* Where the tile of columns c to c + 15 and t tile tb begins: the tiles of 32 columns lie side by
+ * side, and those of all t in one line. */
+static inline size_t kern_dw_tile(int c, int tb, int ttiles)
+{
+    return ((size_t)(c / 32) * (size_t)ttiles + (size_t)tb) * 1024 + (size_t)(c / 16 % 2) * 512;
+}
 
 struct kern_attn {
     const uint16_t *q; /* (rows, heads d) bf16 */
@@ -82,9 +91,15 @@ struct kern {
     size_t gemm_scratch; /* or these bytes, when not 0 */
     void (*gemm)(const struct kern_gemm *g, int m0, int m1, int n0, int n1, void *scratch);
     int (*dw)(const struct kern_dw *g, int n0, int n1, void *scratch); /* 1: overflow */
-    void (*pack_dyt)(const uint16_t *dy, int64_t ld, int rows, int n0, int n1, int tb, int ttiles,
-                     uint16_t *dyt);
-    void (*pack_xp)(const uint16_t *x, int64_t ld, int rows, int k, int tb, uint16_t *xp);
+    /* One tile of t of all columns. squares: where dw_norms exists, the largest sum of squares of
+     * a column, for each 16 columns. */
+    void (*pack_dyt)(const uint16_t *dy, int64_t ld, int rows, int n, int tb, int ttiles,
+                     uint16_t *dyt, float *squares);
+    void (*pack_xp)(const uint16_t *x, int64_t ld, int rows, int k, int tb, int ttiles,
+                    uint16_t *xp, float *squares);
+    /* From squares (tiles, nb): (ceil(nb/2), leaves) bounds of the norms of a leaf's columns. NULL:
+     * not needed. */
+    void (*dw_norms)(const float *squares, int nb, int nleaf, const int32_t *tb0, float *norms);
     void (*pack_fwd)(const uint16_t *w, int64_t ld, int n, int k, int nb, uint16_t *out);
     void (*pack_bwd)(const uint16_t *w, int64_t ld, int n, int k, int kb, uint16_t *out);
     /* The inverse of pack_fwd: rows [16 nb, 16 nb + 16) into w (16, k). */

@@ -137,13 +137,10 @@ static int kern_dw_fn(const struct kern_dw *g, int n0, int n1, void *scratch)
                     acc[r] = vf_zero();
                 }
                 for (int tb = g->tb0[l]; tb < g->tb0[l + 1]; tb++) {
-                    const uint16_t *a = g->dyt +
-                                        ((size_t)(n / 16) * (size_t)g->ttiles + (size_t)tb) * 512 +
-                                        (size_t)(n % 16) * 32;
+                    const uint16_t *a =
+                        g->dyt + kern_dw_tile(n, tb, g->ttiles) + (size_t)(n % 16) * 32;
                     kern_expand(a, 32, VEC_ROWS, 32, af);
-                    kern_block(af, 32,
-                               g->xp + ((size_t)tb * (size_t)g->ktiles + (size_t)(k / 16)) * 512,
-                               32, acc);
+                    kern_block(af, 32, g->xp + kern_dw_tile(k, tb, g->ttiles), 32, acc);
                 }
                 for (int r = 0; r < rows; r++) {
                     bad |= vf_accumulate(g->grad + (size_t)(n + r) * (size_t)g->ldg + (size_t)k,
@@ -158,24 +155,27 @@ static int kern_dw_fn(const struct kern_dw *g, int n0, int n1, void *scratch)
 /* ---- packing -----------------------------------------------------------------------------------
  */
 
-/* Rows [32 tb, 32 tb + rows) of a leaf's dy, columns [n0, n1), as tiles (16 n, 32 t). */
-static void kern_pack_dyt(const uint16_t *dy, int64_t ld, int rows, int n0, int n1, int tb,
-                          int ttiles, uint16_t *dyt)
+/* Rows [32 tb, 32 tb + rows) of a leaf's dy as tiles (16 n, 32 t). */
+static void kern_pack_dyt(const uint16_t *dy, int64_t ld, int rows, int n, int tb, int ttiles,
+                          uint16_t *dyt, float *squares)
 {
-    for (int n = n0; n < n1; n += 16) {
-        uint16_t *out = dyt + ((size_t)(n / 16) * (size_t)ttiles + (size_t)tb) * 512;
+    (void)squares;
+    for (int c = 0; c < n; c += 16) {
+        uint16_t *out = dyt + kern_dw_tile(c, tb, ttiles);
         for (int t = 0; t < 32; t++) {
             for (int i = 0; i < 16; i++) {
-                out[i * 32 + t] = t < rows ? dy[(size_t)t * (size_t)ld + (size_t)(n + i)] : 0;
+                out[i * 32 + t] = t < rows ? dy[(size_t)t * (size_t)ld + (size_t)(c + i)] : 0;
             }
         }
     }
 }
 
-static void kern_pack_xp(const uint16_t *x, int64_t ld, int rows, int k, int tb, uint16_t *xp)
+static void kern_pack_xp(const uint16_t *x, int64_t ld, int rows, int k, int tb, int ttiles,
+                         uint16_t *xp, float *squares)
 {
-    uint16_t *out = xp + (size_t)tb * (size_t)(k / 16) * 512;
-    for (int c = 0; c < k; c += 16, out += 512) {
+    (void)squares;
+    for (int c = 0; c < k; c += 16) {
+        uint16_t *out = xp + kern_dw_tile(c, tb, ttiles);
         for (int tp = 0; tp < 16; tp++) {
             const uint16_t *r0 = x + (size_t)(2 * tp) * (size_t)ld + (size_t)c;
             for (int i = 0; i < 16; i++) {
