@@ -22,6 +22,7 @@ enum {
     TP_IN4,
     TP_OUT,
     TP_OUT2,
+    TP_OUT3,
     TP_WHOLE,
     TP_SUM,
     TP_SLOTS = TP_SUM + TP_RANKS
@@ -408,6 +409,50 @@ static void tp_attn_bwd(struct device *d, const struct tensor *dout, const struc
     }
 }
 
+/* Rank r of all: its query heads, and the key heads of which it is the first owner. */
+static struct shard rank_heads(const struct attn_shape *s, int r)
+{
+    struct shard h = {.shape = *s};
+    int d = s->head_dim, nh = s->n_heads / tp->ranks;
+    int k0 = (r * s->n_kv_heads + tp->ranks - 1) / tp->ranks;
+    int nkv = ((r + 1) * s->n_kv_heads + tp->ranks - 1) / tp->ranks - k0;
+    h.shape.n_heads = nh;
+    h.shape.n_kv_heads = nkv;
+    slice_add(&h.q, r * nh * d, nh * d);
+    slice_add(&h.kv, k0 * d, nkv * d);
+    slice_add(&h.kv, (s->n_kv_heads + k0) * d, nkv * d);
+    slice_add(&h.qkv, r * nh * d, nh * d);
+    slice_add(&h.qkv, (s->n_heads + k0) * d, nkv * d);
+    slice_add(&h.qkv, (s->n_heads + s->n_kv_heads + k0) * d, nkv * d);
+    return h;
+}
+
+/* The norms' weights are whole on every rank; each sums its own heads' leaves. */
+static void tp_rope_kv_bwd(struct device *d, const struct tensor *dq, const struct tensor *dkv,
+                           const struct tensor *qkv, const struct norm *q_norm,
+                           const struct norm *k_norm, const struct tensor *cos,
+                           const struct tensor *sin, const struct attn_shape *s,
+                           const struct rows *rows, const struct leaf_rows *leaves,
+                           struct tensor *dqkv, struct tensor *grad_qn, struct tensor *grad_kn)
+{
+    for (int r = 0; r < tp->ranks; r++) {
+        struct shard h = rank_heads(s, r);
+        struct tensor *own = slot_take(TP_OUT, dqkv->dtype, dqkv->rows, h.qkv.total);
+        struct tensor *gq = slot_take(TP_OUT2, DTYPE_I64, 1, s->head_dim);
+        struct tensor *gk = slot_take(TP_OUT3, DTYPE_I64, 1, s->head_dim);
+        tp->real->rope_kv_bwd(d, cols_take(TP_IN, dq, &h.q), cols_take(TP_IN2, dkv, &h.kv),
+                              cols_take(TP_IN3, qkv, &h.qkv), q_norm, k_norm, cos, sin, &h.shape,
+                              rows, leaves, own, gq, gk);
+        cols_copy(dqkv, &h.qkv, own, 1);
+        if (q_norm) {
+            grad_add(gq, grad_qn, 0, 0, 0, 1, s->head_dim);
+        }
+        if (k_norm) {
+            grad_add(gk, grad_kn, 0, 0, 0, 1, s->head_dim);
+        }
+    }
+}
+
 /* ---- the vocabulary ----------------------------------------------------------------------------
  */
 
@@ -545,6 +590,7 @@ void bench_tp_on(struct bench_tp *t, const struct tensor *grad)
     tp_table.linear_dx = tp_linear_dx;
     tp_table.linear_dw = tp_linear_dw;
     tp_table.rope_kv = tp_rope_kv;
+    tp_table.rope_kv_bwd = tp_rope_kv_bwd;
     tp_table.attn = tp_attn;
     tp_table.attn_bwd = tp_attn_bwd;
     tp_table.logp = tp_logp;

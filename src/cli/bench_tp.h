@@ -10,7 +10,7 @@
  *
  * What a rank owns: leaves [r R / T, (r + 1) R / T) of every leafset, that is its query heads, MLP
  * columns and vocabulary rows; attention and KV pages are cut at whole KV heads, among as many
- * ranks as there are. */
+ * ranks as there are; the heads' norms among all ranks, a key head with the first that reads it. */
 #ifndef CLI_BENCH_TP_H
 #define CLI_BENCH_TP_H
 

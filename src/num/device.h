@@ -146,7 +146,9 @@ struct device_ops {
                     const struct norm *k_norm, const struct tensor *cos, const struct tensor *sin,
                     const struct attn_shape *s, const struct rows *rows, struct kv_store *kv,
                     int layer, struct tensor *q);
-    /* dq (n, heads d) f32, dkv (n, 2 kv d) f32 -> dqkv bf16; norm weights' gradients. */
+    /* dq (n, heads d) f32, dkv (n, 2 kv d) f32 -> dqkv bf16. grad_qn, grad_kn (1, d) i64 += the
+     * norm weights' gradients: a leaf is one head over the leaf's rows, summed in row order in f32
+     * and rounded to the quantum, so that heads may lie on different ranks. */
     void (*rope_kv_bwd)(struct device *d, const struct tensor *dq, const struct tensor *dkv,
                         const struct tensor *qkv, const struct norm *q_norm,
                         const struct norm *k_norm, const struct tensor *cos,

@@ -177,23 +177,23 @@ static void rope_bwd_task(void *arg, int r, int worker)
     }
 }
 
-/* The norm weight that heads [h0, h1) share: a leaf is summed over its rows and their heads. */
+/* The norm weight that heads [h0, h1) share: each head's rows of a leaf are a leaf of their own. */
 static void head_norm_dw(const struct rope_args *a, int h0, int h1, const struct leaf_rows *leaves,
                          const struct tensor *grad)
 {
     float dx[MAX_DIM], dn[MAX_DIM];
     for (int l = 0; l < leaves->n; l++) {
-        float s[MAX_DIM] = {0};
-        for (int r = leaves->start[l]; r < leaves->start[l + 1]; r++) {
-            for (int h = h0; h < h1; h++) {
+        for (int h = h0; h < h1; h++) {
+            float s[MAX_DIM] = {0};
+            for (int r = leaves->start[l]; r < leaves->start[l + 1]; r++) {
                 rope_head_bwd(a, r, h, dx, dn);
                 for (int i = 0; i < a->s->head_dim; i++) {
                     s[i] = s[i] + dn[i];
                 }
             }
-        }
-        for (int i = 0; i < a->s->head_dim; i++) {
-            grad_add(a->d, grad, 0, i, s[i]);
+            for (int i = 0; i < a->s->head_dim; i++) {
+                grad_add(a->d, grad, 0, i, s[i]);
+            }
         }
     }
 }

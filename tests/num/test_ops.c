@@ -716,6 +716,84 @@ static void test_attn(void **state)
     }
 }
 
+/* Columns of `heads` heads of x, d apart, into y from column `to` on. */
+static void take_heads(const struct tensor *x, int h0, int heads, int d, const struct tensor *y,
+                       int to)
+{
+    size_t size = dtype_size(x->dtype);
+    for (int64_t r = 0; r < x->rows; r++) {
+        memcpy((char *)y->data + (size_t)(r * y->ld + to) * size,
+               (const char *)x->data + (size_t)(r * x->ld + h0 * d) * size,
+               (size_t)(heads * d) * size);
+    }
+}
+
+/* The gradients of the heads' norms, the heads dealt out to `ranks` that each run alone. */
+static void run_ranks(struct device *d, const struct shape *s, int ranks, struct result *out)
+{
+    static struct batch b;
+    int dim = s->dim, nh = s->heads / ranks, nkv = s->kv / ranks, n;
+    struct attn_shape as = {.n_heads = nh, .n_kv_heads = nkv, .head_dim = dim, .rot = dim};
+    struct tensor qkv, dq, dkv, gq, gk;
+    struct rope rope;
+    const struct norm qn = {&rope.q_norm, 1e-6f, 0}, kn = {&rope.k_norm, 1e-6f, 0};
+
+    rand_state = 42;
+    batch_fill(&b, s);
+    n = b.rows.n;
+    qkv = filled(d, DTYPE_BF16, n, (s->heads + 2 * s->kv) * dim, s->values);
+    dq = filled(d, DTYPE_F32, n, s->heads * dim, s->values);
+    dkv = filled(d, DTYPE_F32, n, 2 * s->kv * dim, s->values);
+    rope_make(d, &rope, dim, dim, PLAIN);
+    gq = grads(d, 1, dim);
+    gk = grads(d, 1, dim);
+    for (int i = 0; i < ranks; i++) {
+        struct tensor x = make(d, DTYPE_BF16, n, (nh + 2 * nkv) * dim);
+        struct tensor a = make(d, DTYPE_F32, n, nh * dim);
+        struct tensor c = make(d, DTYPE_F32, n, 2 * nkv * dim);
+        struct tensor y = make(d, DTYPE_BF16, n, (nh + 2 * nkv) * dim);
+        take_heads(&qkv, i * nh, nh, dim, &x, 0);
+        take_heads(&qkv, s->heads + i * nkv, nkv, dim, &x, nh * dim);
+        take_heads(&dq, i * nh, nh, dim, &a, 0);
+        take_heads(&dkv, i * nkv, nkv, dim, &c, 0);
+        d->ops->rope_kv_bwd(d, &a, &c, &x, &qn, &kn, &rope.cos, &rope.sin, &as, &b.rows, &b.leaves,
+                            &y, &gq, &gk);
+        device_tensor_free(&x);
+        device_tensor_free(&a);
+        device_tensor_free(&c);
+        device_tensor_free(&y);
+    }
+    keep(out, "q norm's gradient", &gq);
+    keep(out, "k norm's gradient", &gk);
+    device_tensor_free(&qkv);
+    device_tensor_free(&dq);
+    device_tensor_free(&dkv);
+    device_tensor_free(&gq);
+    device_tensor_free(&gk);
+    rope_free(&rope);
+}
+
+/* Tensor parallelism may lay every head elsewhere: the sums know nothing of it. */
+static void test_norm_ranks(void **state)
+{
+    static const struct shape s = {
+        .heads = 8, .kv = 4, .dim = 32, .lens = {100, 270, 3}, .values = PLAIN};
+    struct result ref = {0};
+    (void)state;
+    run_ranks(devices[0], &s, 1, &ref);
+    for (int i = 0; i < n_devices; i++) {
+        for (int ranks = 1; ranks <= 4; ranks *= 2) {
+            struct result got = {0};
+            char what[80];
+            snprintf(what, sizeof what, "norms of heads on %d ranks, %s", ranks, devices[i]->isa);
+            run_ranks(devices[i], &s, ranks, &got);
+            compare(what, &ref, &got);
+            free(got.data);
+        }
+    }
+    free(ref.data);
+}
+
 /* The same sequence in pieces: `first` rows, then `chunk` at a time; each piece in a batch with a
  * piece of another sequence when `company`. Keeps the first sequence's rows. */
 static void run_chunks(struct device *d, const struct shape *s, int first, int chunk, int company,
@@ -1240,14 +1318,15 @@ static void test_block_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear),         cmocka_unit_test(test_linear_dw),
-        cmocka_unit_test(test_dw_leaves),      cmocka_unit_test(test_norm),
-        cmocka_unit_test(test_attn),           cmocka_unit_test(test_chunks),
-        cmocka_unit_test(test_chunks_segment), cmocka_unit_test(test_glu),
-        cmocka_unit_test(test_logp),           cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_row_alone),      cmocka_unit_test(test_long_rows),
-        cmocka_unit_test(test_leaf_grouping),  cmocka_unit_test(test_quantum),
-        cmocka_unit_test(test_block_order),    cmocka_unit_test(test_convert),
+        cmocka_unit_test(test_linear),    cmocka_unit_test(test_linear_dw),
+        cmocka_unit_test(test_dw_leaves), cmocka_unit_test(test_norm),
+        cmocka_unit_test(test_attn),      cmocka_unit_test(test_norm_ranks),
+        cmocka_unit_test(test_chunks),    cmocka_unit_test(test_chunks_segment),
+        cmocka_unit_test(test_glu),       cmocka_unit_test(test_logp),
+        cmocka_unit_test(test_rows),      cmocka_unit_test(test_row_alone),
+        cmocka_unit_test(test_long_rows), cmocka_unit_test(test_leaf_grouping),
+        cmocka_unit_test(test_quantum),   cmocka_unit_test(test_block_order),
+        cmocka_unit_test(test_convert),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

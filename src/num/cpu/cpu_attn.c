@@ -4,8 +4,6 @@
 
 #include "base/thread.h"
 #include "num/cpu/cpu_int.h"
-#include "num/exact.h"
-#include "num/vmath.h"
 
 /* ---- rope and pages ----------------------------------------------------------------------------
  */
@@ -102,32 +100,37 @@ static void cpu_rope_bwd_row(const void *arg, int r)
     t->k->to_bf16(dkv + nkv * d, nkv * d, out + (nh + nkv) * d);
 }
 
-/* Sums the rows' norm gradients: a leaf in row and head order, in f32; leaves exactly. */
-static int cpu_norm_leaves(const float *dn, int width, int h0, int heads, int d,
-                           const struct leaf_rows *leaves, int64_t *grad)
+/* The gradient of the norm weight that heads [h0, h0 + heads) share, from each row's dn. */
+struct cpu_heads {
+    struct cpu *c;
+    const float *dn; /* (rows, width) */
+    int width, h0, heads, d;
+    const struct leaf_rows *leaves;
+    int64_t *grad;
+};
+
+static void cpu_heads_task(void *arg, int task, int worker)
 {
+    const struct cpu_heads *t = arg;
     const float scale = (float)((int64_t)1 << PLAN_QUANTUM);
     int bad = 0;
-    for (int l = 0; l < leaves->n; l++) {
-        for (int i = 0; i < d; i++) {
-            float s = 0.0f, q;
-            for (int r = leaves->start[l]; r < leaves->start[l + 1]; r++) {
-                for (int h = h0; h < h0 + heads; h++) {
-                    s = s + dn[(size_t)r * (size_t)width + (size_t)(h * d + i)];
-                }
-            }
-            q = s * scale;
-            if (!(q < 0x1p63f && q > -0x1p63f)) {
-                bad = 1;
-            } else {
-                /* adding and taking away 2^23 rounds small values; large ones are integers */
-                float big = q < 0 ? -8388608.0f : 8388608.0f;
-                float rounded = q < 8388608.0f && q > -8388608.0f ? (q + big) - big : q;
-                bad |= __builtin_add_overflow(grad[i], (int64_t)rounded, &grad[i]);
-            }
-        }
+    (void)worker;
+    for (int l = 0; l < t->leaves->n; l++) {
+        bad |= t->c->k.heads_dw(t->dn + t->h0 * t->d + task * 16, t->width, t->heads, t->d,
+                                t->leaves->start[l], t->leaves->start[l + 1], t->grad + task * 16,
+                                scale);
     }
-    return bad;
+    if (bad) {
+        atomic_store(&t->c->bad, 1);
+    }
+}
+
+static void cpu_heads_dw(struct device *d, const float *dn, const struct attn_shape *s, int h0,
+                         int heads, const struct leaf_rows *leaves, struct tensor *grad)
+{
+    int width = (s->n_heads + s->n_kv_heads) * s->head_dim;
+    struct cpu_heads t = {cpu_of(d), dn, width, h0, heads, s->head_dim, leaves, grad->data};
+    pool_run(d->pool, cpu_heads_task, &t, ceil_div(s->head_dim, 16));
 }
 
 void cpu_rope_kv_bwd(struct device *d, const struct tensor *dq, const struct tensor *dkv,
@@ -138,7 +141,7 @@ void cpu_rope_kv_bwd(struct device *d, const struct tensor *dq, const struct ten
 {
     struct cpu *c = cpu_of(d);
     struct cpu_rope t;
-    int width = (s->n_heads + s->n_kv_heads) * s->head_dim, bad = 0;
+    int width = (s->n_heads + s->n_kv_heads) * s->head_dim;
 
     memset(&t, 0, sizeof t);
     t.k = &c->k;
@@ -157,14 +160,10 @@ void cpu_rope_kv_bwd(struct device *d, const struct tensor *dq, const struct ten
     }
     cpu_each_row(d, rows->n, 16, cpu_rope_bwd_row, &t);
     if (q_norm) {
-        bad |= cpu_norm_leaves(t.dn, width, 0, s->n_heads, s->head_dim, leaves, grad_qn->data);
+        cpu_heads_dw(d, t.dn, s, 0, s->n_heads, leaves, grad_qn);
     }
     if (k_norm) {
-        bad |= cpu_norm_leaves(t.dn, width, s->n_heads, s->n_kv_heads, s->head_dim, leaves,
-                               grad_kn->data);
-    }
-    if (bad) {
-        atomic_store(&c->bad, 1);
+        cpu_heads_dw(d, t.dn, s, s->n_heads, s->n_kv_heads, leaves, grad_kn);
     }
 }
 

@@ -118,6 +118,10 @@ struct kern {
                       const float *rstd, int r0, int r1, int c0, int64_t *grad, float scale);
     int (*bias_dw)(const uint16_t *dy, int64_t ld, int r0, int r1, int c0, int64_t *grad,
                    float scale);
+    /* The leaves of heads' norm weights: 16 columns of n heads, `d` apart in a row of dn, each
+     * summed over rows [r0, r1). */
+    int (*heads_dw)(const float *dn, int64_t ld, int n, int d, int r0, int r1, int64_t *grad,
+                    float scale);
     /* One head: optional norm (or NULL), rope. x bf16 (d) -> y f32 (d). */
     void (*rope_head)(const uint16_t *x, const struct norm *norm, const float *cos,
                       const float *sin, const struct attn_shape *s, float *y);

@@ -53,13 +53,14 @@ static inline vf vf_tanh(vf x)
         .name = VEC_NAME, .rows = VEC_ROWS, .gemm = kern_gemm_fn, .dw = kern_dw_fn,                \
         .pack_dyt = kern_pack_dyt, .pack_xp = kern_pack_xp, .pack_fwd = kern_pack_fwd,             \
         .pack_bwd = kern_pack_bwd, .rmsnorm = kern_rmsnorm, .rmsnorm_bwd = kern_rmsnorm_bwd,       \
-        .rmsnorm_dw = kern_rmsnorm_dw, .bias_dw = kern_bias_dw, .rope_head = kern_rope_head,       \
-        .rope_head_bwd = kern_rope_head_bwd, .attn = kern_attn_fn, .attn_join = kern_attn_join,    \
-        .attn_bwd = kern_attn_bwd_fn, .attn_bwd_join = kern_attn_bwd_join, .glu = kern_glu,        \
-        .glu_bwd = kern_glu_bwd, .scale_row = kern_scale_row, .add_row = kern_add_row,             \
-        .logits_row = kern_logits_row, .dlogits_row = kern_dlogits_row, .to_bf16 = kern_to_bf16,   \
-        .sumsq32 = kern_sumsq32, .adamw = kern_adamw_row, .exps = kern_exps,                       \
-        .unpack_fwd = kern_unpack_fwd, .fwd_to_bwd = kern_fwd_to_bwd,                              \
+        .rmsnorm_dw = kern_rmsnorm_dw, .bias_dw = kern_bias_dw, .heads_dw = kern_heads_dw,         \
+        .rope_head = kern_rope_head, .rope_head_bwd = kern_rope_head_bwd, .attn = kern_attn_fn,    \
+        .attn_join = kern_attn_join, .attn_bwd = kern_attn_bwd_fn,                                 \
+        .attn_bwd_join = kern_attn_bwd_join, .glu = kern_glu, .glu_bwd = kern_glu_bwd,             \
+        .scale_row = kern_scale_row, .add_row = kern_add_row, .logits_row = kern_logits_row,       \
+        .dlogits_row = kern_dlogits_row, .to_bf16 = kern_to_bf16, .sumsq32 = kern_sumsq32,         \
+        .adamw = kern_adamw_row, .exps = kern_exps, .unpack_fwd = kern_unpack_fwd,                 \
+        .fwd_to_bwd = kern_fwd_to_bwd,                                                             \
     }
 
 #endif

@@ -72,6 +72,20 @@ static int kern_bias_dw(const uint16_t *dy, int64_t ld, int r0, int r1, int c0, 
     return vf_accumulate(grad + c0, s, scale);
 }
 
+static int kern_heads_dw(const float *dn, int64_t ld, int n, int d, int r0, int r1, int64_t *grad,
+                         float scale)
+{
+    int bad = 0;
+    for (int h = 0; h < n; h++) {
+        vf s = vf_zero();
+        for (int r = r0; r < r1; r++) {
+            s = vf_add(s, vf_load(dn + (size_t)r * (size_t)ld + (size_t)(h * d)));
+        }
+        bad |= vf_accumulate(grad, s, scale);
+    }
+    return bad;
+}
+
 /* ---- elementwise -------------------------------------------------------------------------------
  */
 
