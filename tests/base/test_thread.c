@@ -95,6 +95,28 @@ static void tiny_loops(void **state)
     }
 }
 
+static void late_task(void *arg, int i, int worker)
+{
+    struct timespec nap = {0, worker ? 8000000 : 1000000};
+    nanosleep(&nap, NULL);
+    tiny_task(arg, i, worker);
+}
+
+/* The caller finds no more tasks and falls asleep long before the workers are done. */
+static void late_workers(void **state)
+{
+    struct pool *p = pool_new(3);
+    struct tiny_work w = {{0}};
+    (void)state;
+    for (int k = 1; k <= 10; k++) {
+        pool_run(p, late_task, &w, 3);
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(w.a[i], k);
+        }
+    }
+    pool_free(p);
+}
+
 /* Pools come and go without a loop, and two live at once. */
 static void life(void **state)
 {
@@ -132,6 +154,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_task_once),
         cmocka_unit_test(tiny_loops),
+        cmocka_unit_test(late_workers),
         cmocka_unit_test(life),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
