@@ -297,8 +297,8 @@ static float head_product(const struct attn_args *a, const struct tensor *x, int
     return acc;
 }
 
-/* The score of row r, head h, against key j, to be multiplied by score_unit. *slope is the capped
- * score's derivative. */
+/* The score of row r, head h, against key j, to be multiplied by score_unit and then the exponent
+ * of power. *slope is the capped score's derivative. */
 static float score(const struct attn_args *a, const struct row_seq *sq, int r, int h, int j,
                    float *slope)
 {
@@ -312,12 +312,19 @@ static float score(const struct attn_args *a, const struct row_seq *sq, int r, i
     return x;
 }
 
-static float score_unit(const struct attn_shape *s)
+/* Exponents are those of 2, and their powers as exact as bf16 can tell; in f32 plans those of e. */
+static float score_unit(const struct attn_args *a)
 {
-    return s->softcap > 0.0f ? 1.0f : s->scale;
+    float unit = a->s->softcap > 0.0f ? 1.0f : a->s->scale;
+    return a->kv->dtype == DTYPE_F32 ? unit : unit * VMATH_LOG2E;
 }
 
-/* A softmax that is not finished: maximum, sum of exp(x - m), sum of exp(x - m) v. */
+static float power(const struct attn_args *a, float x)
+{
+    return a->kv->dtype == DTYPE_F32 ? vmath_expf(x) : vmath_pow2f(x);
+}
+
+/* A softmax that is not finished: maximum, sum of power(x - m), sum of power(x - m) v. */
 struct soft {
     float m, l, o[MAX_DIM];
 };
@@ -327,7 +334,7 @@ static void soft_segment(const struct attn_args *a, const struct row_seq *sq, in
                          int j0, int end, struct soft *s)
 {
     float p[PLAN_KV_SEGMENT] = {0}, top[LANES], sum[LANES] = {0}, slope;
-    float unit = score_unit(a->s);
+    float unit = score_unit(a);
 
     for (int i = 0; i < LANES; i++) {
         top[i] = -INFINITY;
@@ -338,7 +345,7 @@ static void soft_segment(const struct attn_args *a, const struct row_seq *sq, in
     }
     s->m = lanes_max(top) * unit;
     for (int j = j0; j < end; j++) {
-        p[j - seg] = vmath_expf(fmaf(p[j - seg], unit, -s->m));
+        p[j - seg] = power(a, fmaf(p[j - seg], unit, -s->m));
         sum[j % LANES] = sum[j % LANES] + p[j - seg];
     }
     s->l = lanes_sum(sum);
@@ -356,10 +363,10 @@ static void soft_segment(const struct attn_args *a, const struct row_seq *sq, in
     }
 }
 
-static void soft_join(struct soft *s, const struct soft *next, int d)
+static void soft_join(const struct attn_args *args, struct soft *s, const struct soft *next, int d)
 {
     float m = greater(s->m, next->m);
-    float a = vmath_expf(s->m - m), b = vmath_expf(next->m - m);
+    float a = power(args, s->m - m), b = power(args, next->m - m);
     s->l = s->l * a + next->l * b;
     s->m = m;
     for (int i = 0; i < d; i++) {
@@ -381,14 +388,16 @@ static void attn_task(void *arg, int task, int worker)
         int end = seg + PLAN_KV_SEGMENT <= pos ? seg + PLAN_KV_SEGMENT : pos + 1;
         soft_segment(a, sq, r, h, seg, seg > first ? seg : first, end, seg > seg0 ? &next : &all);
         if (seg > seg0) {
-            soft_join(&all, &next, d);
+            soft_join(a, &all, &next, d);
         }
     }
     for (int i = 0; i < d; i++) {
         put(a->out, r, h * d + i, (all.o[i] + 0.0f) * (1.0f / all.l));
     }
     if (a->lse) {
-        put(a->lse, r, h, all.m + vmath_logf(all.l));
+        put(a->lse, r, h,
+            a->kv->dtype == DTYPE_F32 ? all.m + vmath_logf(all.l)
+                                      : fmaf(all.m, VMATH_LN2, vmath_logf(all.l)));
     }
 }
 
@@ -407,7 +416,7 @@ static void pair_grad(const struct attn_args *a, const struct row_seq *sq, int i
                       float *p, float *ds)
 {
     int d = a->s->head_dim, r = sq->row0 + i;
-    float lanes[LANES] = {0}, dp, mean, x, slope;
+    float lanes[LANES] = {0}, dp, mean, x, slope, lse = get(a->lse, r, h);
 
     for (int c = 0; c < d; c++) {
         lanes[c % LANES] =
@@ -416,7 +425,8 @@ static void pair_grad(const struct attn_args *a, const struct row_seq *sq, int i
     mean = lanes_sum(lanes);
     dp = head_product(a, a->dout, r, h, sq, j, value_at);
     x = score(a, sq, r, h, j, &slope);
-    *p = vmath_expf(fmaf(x, score_unit(a->s), -get(a->lse, r, h)));
+    lse = a->kv->dtype == DTYPE_F32 ? lse : lse * VMATH_LOG2E;
+    *p = power(a, fmaf(x, score_unit(a), -lse));
     *ds = *p * (dp - mean);
     if (a->s->softcap > 0.0f) {
         *ds = *ds * slope;

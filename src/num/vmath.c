@@ -95,6 +95,24 @@ float vmath_tanhf(float x)
     return fmaf(p * z, x, x);
 }
 
+float vmath_pow2f(float x)
+{
+    float t, r, p;
+
+    if (!(x >= VMATH_POW2_MIN)) {
+        return x != x ? x : 0.0f;
+    }
+    if (x >= VMATH_POW2_MAX) {
+        return of_bits(0x7f800000u);
+    }
+    t = x + VMATH_MAGIC;
+    r = x - (t - VMATH_MAGIC);
+    p = fmaf(VMATH_P0, r, VMATH_P1);
+    p = fmaf(p, r, VMATH_P2);
+    p = fmaf(p, r, 1.0f);
+    return of_bits(bits_of(p) + ((bits_of(t) - bits_of(VMATH_MAGIC)) << 23));
+}
+
 double vmath_exp(double x)
 {
     /* e^x = 2^n e^r, |r| <= ln2/2, Taylor to r^14 */

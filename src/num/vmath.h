@@ -3,14 +3,17 @@
  * The f32 functions are written once per lane here and once on vectors in cpu/kern_body.h, with the
  * same operations in the same order; tests compare them bit for bit. Bounds against the exact
  * value, checked in tests over every exponent: vmath_expf 1.02 ulp for -87 <= x <= 88 (0 below,
- * +inf above), vmath_logf 0.83 ulp for normal x > 0, vmath_tanhf 1.3 ulp. The f64 functions are for
- * tables and schedules: exp and log 1e-15 relative, sin and cos 1e-15 absolute. */
+ * +inf above), vmath_logf 0.83 ulp for normal x > 0, vmath_tanhf 1.3 ulp; vmath_pow2f, a power of
+ * two for values that are rounded to bf16 next (which costs 2e-3), 1.02e-4 relative for -126 <= x <
+ * 128 (0 below, +inf above), and whole powers exactly. The f64 functions are for tables and
+ * schedules: exp and log 1e-15 relative, sin and cos 1e-15 absolute. */
 #ifndef NUM_VMATH_H
 #define NUM_VMATH_H
 
 float vmath_expf(float x);
 float vmath_logf(float x); /* x > 0 and normal; 0 gives -inf, negative and NaN give NaN */
 float vmath_tanhf(float x);
+float vmath_pow2f(float x);
 double vmath_exp(double x);
 double vmath_log(double x);
 void vmath_sincos(double x, double *s, double *c); /* |x| < 2^20 */
@@ -18,6 +21,7 @@ double vmath_powi(double x, long n);               /* n >= 0, by squaring */
 
 /* Coefficients shared with the vector forms. */
 #define VMATH_LOG2E      1.44269504088896341f
+#define VMATH_LN2        0.693147180559945309f
 #define VMATH_LN2_HI     0.693359375f
 #define VMATH_LN2_LO     (-2.12194440e-4f)
 #define VMATH_MAGIC      12582912.0f /* 1.5 * 2^23: adding it rounds to an integer */
@@ -29,6 +33,11 @@ double vmath_powi(double x, long n);               /* n >= 0, by squaring */
 #define VMATH_E3         4.1665795894e-2f
 #define VMATH_E4         1.6666665459e-1f
 #define VMATH_E5         5.0000001201e-1f
+#define VMATH_POW2_MIN   (-126.0f)
+#define VMATH_POW2_MAX   128.0f /* from here on +inf */
+#define VMATH_P0         5.500895157e-2f
+#define VMATH_P1         2.422110140e-1f
+#define VMATH_P2         6.932829022e-1f
 #define VMATH_TANH_SMALL 0.625f /* up to here an odd polynomial, above by way of exp */
 #define VMATH_T0         (-5.70498872745e-3f)
 #define VMATH_T1         2.06390887954e-2f

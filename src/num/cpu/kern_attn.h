@@ -142,6 +142,33 @@ static inline void kern_storepairs(uint16_t *pairs, uint16_t *ra, uint16_t *rb, 
 }
 #endif
 
+/* vmath_pow2f of every lane. */
+static inline vf kern_pow2(vf x)
+{
+#if defined(__AVX512DQ__)
+    vf r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+    vf t = vf_add(x, vf_set1(VMATH_MAGIC)), r = vf_sub(x, vf_sub(t, vf_set1(VMATH_MAGIC)));
+#endif
+    vf p = vf_fma(vf_set1(VMATH_P0), r, vf_set1(VMATH_P1));
+    p = vf_fma(p, r, vf_set1(VMATH_P2));
+    p = vf_fma(p, r, vf_set1(1.0f));
+#if defined(__AVX512DQ__)
+    /* Overflows by itself, and below 2^-126 to zero (FTZ). */
+    return _mm512_scalef_ps(p, _mm512_sub_ps(x, r));
+#else
+    p = vf_scale2(p, t, VMATH_MAGIC);
+    p = vf_select_gt(vf_set1(VMATH_POW2_MAX), x, p, vf_add(x, vf_set1(INFINITY)));
+    return vf_select_gt(vf_set1(VMATH_POW2_MIN), x, vf_zero(), p);
+#endif
+}
+
+/* What scores are multiplied by to be exponents of 2. */
+static inline float kern_unit(const struct attn_shape *s)
+{
+    return (s->softcap > 0.0f ? 1.0f : s->scale) * VMATH_LOG2E;
+}
+
 /* Transposes 16 rows of 16 values of 4 bytes; strides in bytes. */
 static inline void kern_turn(const void *src, size_t lds, void *dst, size_t ldd)
 {
@@ -273,7 +300,7 @@ static inline vf kern_lanes(int lo, int hi, vf x, vf other)
 static void kern_soft_row(const struct attn_shape *s, float *x, int n, int lo, int hi, uint16_t *p,
                           float *max, float *total)
 {
-    float unit = s->softcap > 0.0f ? 1.0f : s->scale, m;
+    float unit = kern_unit(s), m;
     vf top = vf_set1(-INFINITY), sum = vf_zero(), neg, u = vf_set1(unit);
     int from = lo / 16 * 16, to = (hi + 15) / 16 * 16;
 
@@ -297,7 +324,7 @@ static void kern_soft_row(const struct attn_shape *s, float *x, int n, int lo, i
     m = vf_hmax(top) * unit;
     neg = vf_set1(-m);
     for (int j = from; j < to; j += 16) {
-        vf v = vf_exp(vf_fma(vf_load(x + j), u, neg));
+        vf v = kern_pow2(vf_fma(vf_load(x + j), u, neg));
         if (j < lo || j + 16 > hi) {
             v = kern_lanes(lo - j, hi - j, v, vf_zero());
         }
@@ -314,7 +341,7 @@ static inline void kern_join_segment(float *m, float *l, float *o, float ms, flo
 {
     float mx = *m > ms ? *m : ms, f[16] = {*m - mx, ms - mx};
     vf a, b;
-    vf_store(f, vf_exp(vf_load(f)));
+    vf_store(f, kern_pow2(vf_load(f)));
     a = vf_set1(f[0]);
     b = vf_set1(f[1]);
     *l = *l * f[0] + ls * f[1];
@@ -449,7 +476,7 @@ static inline void kern_attn_out(const struct kern_attn *a, int row, int head, f
         kern_storebf(out + c, vf_mul(vf_add(vf_load(o + c), vf_zero()), inv));
     }
     if (a->lse) {
-        a->lse[(size_t)row * (size_t)a->ldl + (size_t)head] = m + kern_log(l);
+        a->lse[(size_t)row * (size_t)a->ldl + (size_t)head] = fmaf(m, VMATH_LN2, kern_log(l));
     }
 }
 

@@ -17,7 +17,7 @@ struct kern_leaf {
     uint16_t *qr, *gr; /* (nqp, dp) queries, dout; rows from nq on are zero */
     uint16_t *qt, *gt; /* (dp, KERN_LEAF_LD) transposed */
     float *dq;         /* (nqp, d) */
-    float *lse, *dsum; /* (nqp) */
+    float *lse, *dsum; /* (nqp); lse for powers of 2 */
     /* of the keys in hand */
     uint16_t *vd;      /* pages of (d / 2, 64, 2): values as keys are stored */
     uint16_t *kk;      /* pages of (64 / 2, d, 2): keys as values are stored */
@@ -141,7 +141,7 @@ static void kern_leaf_load(const struct kern_attn_bwd *a, const struct row_seq *
                 s = vf_fma(vf_loadbf(dout + c), vf_loadbf(o + c), s);
             }
             w->dsum[at] = vf_hsum(s);
-            w->lse[at] = a->f.lse[row * (size_t)a->f.ldl + h];
+            w->lse[at] = a->f.lse[row * (size_t)a->f.ldl + h] * VMATH_LOG2E;
         }
     }
     for (int g = 0; g < w->group; g++) {
@@ -167,7 +167,7 @@ static void kern_bwd_pair(const struct attn_shape *sh, const float *x, const flo
                           const float *lse, const float *dsum, const int *lo, const int *hi,
                           uint16_t *pp, uint16_t *sp, uint16_t *sr)
 {
-    vf unit = vf_set1(sh->softcap > 0.0f ? 1.0f : sh->scale), scale = vf_set1(sh->scale);
+    vf unit = vf_set1(kern_unit(sh)), scale = vf_set1(sh->scale);
 
     for (int j = 0; j < n; j += 16) {
         vf p[2], ds[2];
@@ -180,7 +180,7 @@ static void kern_bwd_pair(const struct attn_shape *sh, const float *x, const flo
             if (sh->softcap > 0.0f) {
                 v = kern_cap(sh, v, &slope);
             }
-            p[t] = vf_exp(vf_fma(v, unit, vf_set1(-lse[t])));
+            p[t] = kern_pow2(vf_fma(v, unit, vf_set1(-lse[t])));
             v = vf_mul(p[t], vf_sub(vf_load(dp + t * KERN_KEYS_LD + j), vf_set1(dsum[t])));
             if (sh->softcap > 0.0f) {
                 v = vf_mul(v, slope);
