@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#define PLAN_VERSION    2    /* raised when an order of operations changes */
+#define PLAN_VERSION    3    /* raised when an order of operations changes */
 #define PLAN_KBLOCK     32   /* terms of a product's inner block */
 #define PLAN_KV_BLOCK   64   /* tokens of a KV page: one attention block */
 #define PLAN_KV_SEGMENT 1024 /* tokens of an attention segment */
