@@ -96,7 +96,7 @@ static void trainer_arrays(struct trainer *t)
     t->seq = mem_alloc(sizeof *t->seq * n);
     t->tok = mem_alloc(4 * n);
     t->pos = mem_alloc(4 * n);
-    t->pages = mem_alloc(4 * n);
+    t->pages = mem_alloc(4 * 2 * n); /* of shared prompts and of their samples at once */
     t->leaf = mem_alloc(4 * (n + 1));
     t->idx = mem_alloc(4 * n);
     t->target = mem_alloc(4 * n);
@@ -163,41 +163,79 @@ struct optim *trainer_optim(struct trainer *t)
     return t->opt;
 }
 
+/* A sample can be a row range of this trainer's passes. */
+static int trainer_check(const struct trainer *t, const struct train_sample *x, struct err *e)
+{
+    int len = x->prompt + x->response;
+    if (len > t->max_rows || len > t->w->positions) {
+        return ERR(e, STATUS_INPUT, "a sample of %d tokens is longer than the planned %d", len,
+                   t->max_rows);
+    }
+    for (int i = 0; i < len; i++) {
+        if (x->tokens[i] < 0 || x->tokens[i] >= t->w->arch.vocab) {
+            return ERR(e, STATUS_INPUT, "token %d is outside the vocabulary of %d", x->tokens[i],
+                       t->w->arch.vocab);
+        }
+    }
+    return STATUS_OK;
+}
+
+/* At least n pages; what they held may be lost. */
+static int trainer_pages(struct trainer *t, int n, struct err *e)
+{
+    const struct arch *a = &t->w->arch;
+    if (n <= t->kv.n_pages) {
+        return STATUS_OK;
+    }
+    device_kv_free(&t->kv);
+    return device_kv(t->w->dev, &t->kv, a->n_layers, a->n_kv_heads, a->head_dim, n + n / 4 + 16, e);
+}
+
+static void trainer_clear(struct trainer *t)
+{
+    t->nseq = t->rows = t->nleaf = t->nreq = t->nreq_leaf = 0;
+}
+
+/* Rows for tokens [from, to) of a sample. */
+static void trainer_add_rows(struct trainer *t, const struct train_sample *x, int from, int to,
+                             const int32_t *pages)
+{
+    t->seq[t->nseq++] = (struct row_seq){t->rows, to - from, from, pages};
+    for (int i = from; i < to; i++, t->rows++) {
+        t->tok[t->rows] = x->tokens[i];
+        t->pos[t->rows] = i;
+    }
+}
+
+static void trainer_add_request(struct trainer *t, int row, int32_t target)
+{
+    t->idx[t->nreq] = row;
+    t->target[t->nreq++] = target;
+}
+
 /* Lays out the rows of the chosen samples. Leaves are chunks of PLAN_LEAF positions from a
  * sequence's start, for rows and for the scored tokens alike. */
 static int trainer_layout(struct trainer *t, const struct train_sample *s, const int64_t *pick,
                           int64_t n, struct err *e)
 {
-    const struct arch *a = &t->w->arch;
     int page = 0;
 
-    t->nseq = t->rows = t->nleaf = t->nreq = t->nreq_leaf = 0;
+    trainer_clear(t);
     for (int64_t k = 0; k < n; k++) {
         const struct train_sample *x = &s[pick[k]];
-        int len = x->prompt + x->response, last = -1;
-        if (t->rows + len > t->max_rows || len > t->w->positions) {
-            return ERR(e, STATUS_INPUT, "a sample of %d tokens is longer than the planned %d", len,
-                       t->max_rows);
+        int row0 = t->rows, len = x->prompt + x->response, last = -1;
+        int rc = trainer_check(t, x, e);
+        if (rc != STATUS_OK) {
+            return rc;
         }
-        t->seq[t->nseq].row0 = t->rows;
-        t->seq[t->nseq].nrows = len;
-        t->seq[t->nseq].pos0 = 0;
-        t->seq[t->nseq].pages = t->pages + page;
-        t->nseq++;
-        for (int i = 0; i < len; i++) {
-            if (i % PLAN_KV_BLOCK == 0) {
-                t->pages[page] = page;
-                page++;
-            }
-            if (i % PLAN_LEAF == 0) {
-                t->leaf[t->nleaf++] = t->rows + i;
-            }
-            t->tok[t->rows + i] = x->tokens[i];
-            t->pos[t->rows + i] = i;
-            if (x->tokens[i] < 0 || x->tokens[i] >= a->vocab) {
-                return ERR(e, STATUS_INPUT, "token %d is outside the vocabulary of %d",
-                           x->tokens[i], a->vocab);
-            }
+        ASSERT(t->rows + len <= t->max_rows);
+        for (int i = 0; i < len; i += PLAN_LEAF) {
+            t->leaf[t->nleaf++] = t->rows + i;
+        }
+        trainer_add_rows(t, x, 0, len, t->pages + page);
+        for (int i = 0; i < len; i += PLAN_KV_BLOCK) {
+            t->pages[page] = page;
+            page++;
         }
         for (int i = 0; i < x->response; i++) {
             int at = x->prompt + i - 1;
@@ -205,19 +243,12 @@ static int trainer_layout(struct trainer *t, const struct train_sample *s, const
                 last = at / PLAN_LEAF;
                 t->req_leaf[t->nreq_leaf++] = t->nreq;
             }
-            t->idx[t->nreq] = t->rows + at;
-            t->target[t->nreq++] = x->tokens[x->prompt + i];
+            trainer_add_request(t, row0 + at, x->tokens[x->prompt + i]);
         }
-        t->rows += len;
     }
     t->leaf[t->nleaf] = t->rows;
     t->req_leaf[t->nreq_leaf] = t->nreq;
-    if (page > t->kv.n_pages) {
-        device_kv_free(&t->kv);
-        return device_kv(t->w->dev, &t->kv, a->n_layers, a->n_kv_heads, a->head_dim,
-                         page + page / 4 + 16, e);
-    }
-    return STATUS_OK;
+    return trainer_pages(t, page, e);
 }
 
 static void trainer_request(struct trainer *t, struct backward_req *r)
@@ -269,6 +300,134 @@ static int trainer_plan(const struct trainer *t, const struct train_sample *s, c
     return rc;
 }
 
+/* ---- scoring: a prompt that samples share is computed once -------------------------------------
+ *
+ * A row's result depends on its own sequence alone (contract C1), so the log-probs are those of
+ * whole sequences, bit for bit. */
+
+static int trainer_blocks(int tokens)
+{
+    return (tokens + PLAN_KV_BLOCK - 1) / PLAN_KV_BLOCK;
+}
+
+static void trainer_score_run(struct trainer *t, float *logp, float *entropy)
+{
+    struct backward_req r;
+    trainer_request(t, &r);
+    r.logp = logp;
+    r.entropy = t->o.entropy ? entropy : NULL;
+    if (t->rows) {
+        trainer_forward(t);
+    }
+    if (t->nreq) {
+        backward_score(t->f, t->b ? &t->b->logits : &t->score_logits, &r);
+    }
+}
+
+static int trainer_same_prompt(const struct train_sample *a, const struct train_sample *b)
+{
+    return a->prompt == b->prompt &&
+           memcmp(a->tokens, b->tokens, sizeof *a->tokens * (size_t)a->prompt) == 0;
+}
+
+/* The prompts of the chosen samples, each once, with pages from 0 on; of each sample's first
+ * response token the request. Returns the pages. */
+static int trainer_layout_prompts(struct trainer *t, const struct train_sample *s,
+                                  const int64_t *pick, int64_t n)
+{
+    int page = 0;
+    trainer_clear(t);
+    for (int64_t k = 0; k < n; k++) {
+        const struct train_sample *x = &s[pick[k]];
+        if (k == 0 || !trainer_same_prompt(x, &s[pick[k - 1]])) {
+            trainer_add_rows(t, x, 0, x->prompt, t->pages + page);
+            for (int i = 0; i < x->prompt; i += PLAN_KV_BLOCK) {
+                t->pages[page] = page;
+                page++;
+            }
+        }
+        if (x->response) {
+            trainer_add_request(t, t->rows - 1, x->tokens[x->prompt]);
+        }
+    }
+    return page;
+}
+
+/* The responses on top of the prompts' pages, of which the list has `page`; the last one, when it
+ * is not full, is copied for each sample. */
+static void trainer_layout_responses(struct trainer *t, const struct train_sample *s,
+                                     const int64_t *pick, int64_t n, int page)
+{
+    int prompt = 0, at = page; /* first page of the prompt; end of the list */
+    trainer_clear(t);
+    for (int64_t k = 0; k < n; k++) {
+        const struct train_sample *x = &s[pick[k]];
+        int full = x->prompt / PLAN_KV_BLOCK, len = x->prompt + x->response, list = at;
+        if (k > 0 && !trainer_same_prompt(x, &s[pick[k - 1]])) {
+            prompt += trainer_blocks(s[pick[k - 1]].prompt);
+        }
+        if (x->response < 2) {
+            continue;
+        }
+        for (int i = 0; i * PLAN_KV_BLOCK < len; i++) {
+            t->pages[at++] = i < full ? prompt + i : page++;
+        }
+        if (x->prompt % PLAN_KV_BLOCK) {
+            device_kv_copy(&t->kv, prompt + full, t->pages[list + full]);
+        }
+        for (int i = 1; i < x->response; i++) {
+            trainer_add_request(t, t->rows + i - 1, x->tokens[x->prompt + i]);
+        }
+        trainer_add_rows(t, x, x->prompt, len - 1, t->pages + list);
+    }
+}
+
+/* values holds those of all responses but their first tokens: puts these between them. */
+static void trainer_put_first(const struct train_sample *s, const int64_t *pick, int64_t n,
+                              const float *first, int firsts, float *values, int rest)
+{
+    int at = firsts + rest;
+    for (int64_t k = n - 1; k >= 0; k--) {
+        int len = s[pick[k]].response;
+        if (len) {
+            at -= len;
+            rest -= len - 1;
+            memmove(values + at + 1, values + rest, sizeof *values * (size_t)(len - 1));
+            values[at] = first[--firsts];
+        }
+    }
+}
+
+/* Log-probs (and entropies) of the chosen samples' responses, one after the other. */
+static int trainer_score_samples(struct trainer *t, const struct train_sample *s,
+                                 const int64_t *pick, int64_t n, struct err *e)
+{
+    int page, rc = STATUS_OK, need = 0, firsts;
+    for (int64_t k = 0; rc == STATUS_OK && k < n; k++) {
+        const struct train_sample *x = &s[pick[k]];
+        rc = trainer_check(t, x, e);
+        need += trainer_blocks(x->prompt + x->response) - x->prompt / PLAN_KV_BLOCK;
+        need += k == 0 || !trainer_same_prompt(x, &s[pick[k - 1]]) ? trainer_blocks(x->prompt) : 0;
+    }
+    if (rc == STATUS_OK) {
+        rc = trainer_pages(t, need, e);
+    }
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    page = trainer_layout_prompts(t, s, pick, n);
+    firsts = t->nreq;
+    trainer_score_run(t, t->g, t->ge);
+    trainer_layout_responses(t, s, pick, n, page);
+    trainer_score_run(t, t->logp, t->entropy);
+    trainer_put_first(s, pick, n, t->g, firsts, t->logp, t->nreq);
+    if (t->o.entropy) {
+        trainer_put_first(s, pick, n, t->ge, firsts, t->entropy, t->nreq);
+    }
+    t->nreq += firsts;
+    return STATUS_OK;
+}
+
 static int trainer_score_bins(struct trainer *t, struct train_sample *s, int n, struct err *e)
 {
     struct pack_bins bins = {0, NULL, NULL};
@@ -277,16 +436,9 @@ static int trainer_score_bins(struct trainer *t, struct train_sample *s, int n, 
     for (int64_t b = 0; rc == STATUS_OK && b < bins.n; b++) {
         const int64_t *pick = bins.items + bins.start[b];
         int64_t k = bins.start[b + 1] - bins.start[b];
-        struct backward_req r;
         int at = 0;
-        rc = trainer_layout(t, s, pick, k, e);
-        if (rc != STATUS_OK) {
-            break;
-        }
-        trainer_request(t, &r);
-        trainer_forward(t);
-        backward_score(t->f, t->b ? &t->b->logits : &t->score_logits, &r);
-        for (int64_t i = 0; i < k; i++) {
+        rc = trainer_score_samples(t, s, pick, k, e);
+        for (int64_t i = 0; rc == STATUS_OK && i < k; i++) {
             struct train_sample *x = &s[pick[i]];
             if (x->logp_out) {
                 memcpy(x->logp_out, t->logp + at, sizeof(float) * (size_t)x->response);
@@ -388,7 +540,7 @@ static int trainer_loss(struct trainer *t, const struct train_sample *s, const i
 }
 
 static int trainer_micro(struct trainer *t, const struct train_sample *s, const int64_t *pick,
-                         int64_t k, int backward, struct trainer_report *r, struct err *e)
+                         int64_t k, struct trainer_report *r, struct err *e)
 {
     struct rows rows;
     struct leaf_rows leaves;
@@ -411,7 +563,7 @@ static int trainer_micro(struct trainer *t, const struct train_sample *s, const 
     t1 = trainer_now();
     q.g = t->g;
     q.ge = t->o.loss.entropy_coef != 0.0f ? t->ge : NULL;
-    if (q.n && backward) {
+    if (q.n) {
         backward_run(t->b, &rows, t->tok, &t->kv, &leaves, &q);
     }
     r->forward_s += t1 - t0;
@@ -420,6 +572,24 @@ static int trainer_micro(struct trainer *t, const struct train_sample *s, const 
     r->tokens += t->nreq;
     r->micro_batches++;
     return device_fault(t->w->dev, e);
+}
+
+/* The same without gradients. */
+static int trainer_micro_idle(struct trainer *t, const struct train_sample *s, const int64_t *pick,
+                              int64_t k, struct trainer_report *r, struct err *e)
+{
+    double t0 = trainer_now();
+    int rc = trainer_score_samples(t, s, pick, k, e);
+    if (rc == STATUS_OK) {
+        rc = trainer_loss(t, s, pick, k, r, e);
+    }
+    for (int64_t i = 0; i < k; i++) {
+        r->rows += s[pick[i]].prompt + s[pick[i]].response;
+    }
+    r->forward_s += trainer_now() - t0;
+    r->tokens += t->nreq;
+    r->micro_batches++;
+    return rc;
 }
 
 /* 1 when the loss of the sample has no gradient: no advantage, and no other term in the loss. Its
@@ -455,8 +625,9 @@ static int trainer_pass(struct trainer *t, struct train_sample *s, int n, int id
     }
     rc = trainer_plan(t, s, pick, k, &bins, e);
     for (int64_t b = 0; rc == STATUS_OK && b < bins.n; b++) {
-        rc = trainer_micro(t, s, bins.items + bins.start[b], bins.start[b + 1] - bins.start[b],
-                           !idle, r, e);
+        const int64_t *items = bins.items + bins.start[b];
+        int64_t m = bins.start[b + 1] - bins.start[b];
+        rc = idle ? trainer_micro_idle(t, s, items, m, r, e) : trainer_micro(t, s, items, m, r, e);
     }
     if (idle) {
         r->idle_samples = k;

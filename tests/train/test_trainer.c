@@ -679,6 +679,47 @@ static void scores(void **state)
     trainer_close(NULL);
 }
 
+/* Samples that share a prompt are scored from one pass over it, with the bits of whole sequences:
+ * an update that computes them whole accepts the scores as exact. */
+static void shared_prompts(void **state)
+{
+    static const int prompt[N] = {64, 64, 64, 40, 40, 1, 1};
+    static const int response[N] = {26, 1, 9, 2, 50, 1, 80};
+    static struct batch b;
+    struct trainer_opts o = default_opts();
+    struct trainer_report rep;
+    struct run r;
+    float alone[N][LEN];
+    (void)state;
+    o.entropy = 1;
+    run_open(&r, 0, "cpu", "auto", 2, 0, &o);
+    batch_fill(&b, r.m.w->arch.vocab, 31);
+    for (int i = 0; i < N; i++) {
+        int same = i > 0 && prompt[i] == prompt[i - 1];
+        b.s[i].prompt = prompt[i];
+        b.s[i].response = response[i];
+        b.s[i].denom = 0;
+        assert_true(prompt[i] + response[i] <= LEN);
+        memcpy(b.tokens[i], same ? b.tokens[i - 1] : b.tokens[i], 4 * (size_t)prompt[i]);
+    }
+    for (int i = 0; i < N; i++) {
+        assert_ok(trainer_score(r.t, &b.s[i], 1, &e), &e);
+        memcpy(alone[i], b.s[i].logp_out, sizeof(float) * (size_t)response[i]);
+    }
+    assert_ok(trainer_score(r.t, b.s, N, &e), &e);
+    for (int i = 0; i < N; i++) {
+        assert_memory_equal(alone[i], b.s[i].logp_out, sizeof(float) * (size_t)response[i]);
+        memcpy(b.roll[i], b.s[i].logp_out, sizeof(float) * (size_t)response[i]);
+        b.s[i].roll = b.s[i].old = b.roll[i];
+        b.s[i].exact = 1;
+    }
+    assert_ok(trainer_step(r.t, b.s, N, &hyper, &rep, &e), &e);
+    assert_true(rep.max_diff == 0.0f);
+    assert_int_equal(rep.idle_samples, 0);
+    assert_int_equal(rep.exact_tokens, 26 + 1 + 9 + 2 + 50 + 1 + 80);
+    run_close(&r);
+}
+
 static int setup(void **state)
 {
     static char name[3][300];
@@ -702,6 +743,7 @@ int main(void)
         cmocka_unit_test(masks),
         cmocka_unit_test(derivative),
         cmocka_unit_test(scores),
+        cmocka_unit_test(shared_prompts),
     };
     return cmocka_run_group_tests(tests, setup, fixture_teardown);
 }
