@@ -24,6 +24,15 @@
 
 #define TRAIN_MAX_EVALS 32
 
+/* Prompts that were read, and what samples of them come to when every response has its full
+ * length: what memory is planned with. */
+struct train_prompts {
+    int longest, shortest; /* tokens */
+    int response, group;   /* most new tokens, samples of a prompt */
+    int64_t n, tokens;     /* prompts, tokens of one sample of each */
+    double pages, running; /* KV pages of one sample of each: alone, and among its group's */
+};
+
 struct train {
     struct conf *conf;
     struct train_opts o;
@@ -41,10 +50,11 @@ struct train {
     struct runfolder *run;
     struct engine_opts engine;
     struct trainer_opts trainer;
-    int rollout;     /* samples are drawn here */
-    int64_t planned; /* bytes */
-    int longest_prompt;
-    int positions;        /* longest context of the run */
+    int rollout;                      /* samples are drawn here */
+    int64_t planned;                  /* bytes */
+    struct train_prompts train, eval; /* eval: all sets */
+    struct train_prompts *reading;    /* of the set being read */
+    int positions;                    /* longest context of the run */
     int64_t prompt_limit; /* tokens; longer prompts of the set being read are left out */
     int64_t start, num_rollout, sched_pos;
     json_t *state; /* of the checkpoint */
@@ -101,7 +111,26 @@ static int train_open_model(struct train *t, struct err *e)
     return rc;
 }
 
-/* Keeps prompts up to the limit and remembers the longest. */
+/* Most tokens of a prompt and its response. */
+static int64_t train_context(const struct train *t, int64_t tokens)
+{
+    int64_t most = t->o.sglang_context_length;
+    return most != CONF_UNSET && tokens > most ? most : tokens;
+}
+
+static void train_count(const struct train *t, struct train_prompts *p, int tokens)
+{
+    int len = (int)train_context(t, (int64_t)tokens + p->response);
+    len = len > tokens ? len : tokens;
+    p->longest = tokens > p->longest ? tokens : p->longest;
+    p->shortest = !p->n || tokens < p->shortest ? tokens : p->shortest;
+    p->n++;
+    p->tokens += len;
+    p->pages += (len + PLAN_KV_BLOCK - 1) / PLAN_KV_BLOCK;
+    p->running += engine_pages(tokens, len - tokens, p->group);
+}
+
+/* Keeps prompts up to the limit and counts them. */
 static int train_keep(void *arg, const struct prompts_row *row, struct err *e)
 {
     struct train *t = arg;
@@ -115,7 +144,7 @@ static int train_keep(void *arg, const struct prompts_row *row, struct err *e)
     if (t->prompt_limit != CONF_UNSET && n > t->prompt_limit) {
         return 0;
     }
-    t->longest_prompt = n > t->longest_prompt ? n : t->longest_prompt;
+    train_count(t, t->reading, n);
     return 1;
 }
 
@@ -126,6 +155,12 @@ static int train_open_data(struct train *t, struct err *e)
     int rc = promptenc_open(&t->enc, t->file, o->chat_template_path, o->apply_chat_template,
                             o->apply_chat_template_kwargs, e);
 
+    t->train.response =
+        o->rollout_max_response_len == CONF_UNSET ? 0 : (int)o->rollout_max_response_len;
+    t->train.group = (int)o->n_samples_per_prompt;
+    t->eval.response = o->eval_max_response_len == CONF_UNSET ? 0 : (int)o->eval_max_response_len;
+    t->eval.group = (int)o->n_samples_per_eval_prompt;
+    t->reading = &t->train;
     t->prompt_limit = o->rollout_max_prompt_len;
     memset(&p, 0, sizeof p);
     p.input_key = o->input_key;
@@ -149,6 +184,7 @@ static int train_open_data(struct train *t, struct err *e)
                      (long long)prompts_dropped(t->data));
         }
     }
+    t->reading = &t->eval;
     t->prompt_limit = o->eval_max_prompt_len;
     p.shuffle = 0;
     p.group_size = o->n_samples_per_eval_prompt;
@@ -208,27 +244,51 @@ static int train_open_hubs(struct train *t, struct err *e)
     return rc;
 }
 
+/* Rows, scored tokens and pages of a micro-batch, bounded by the prompts that were read and the
+ * samples of a step. Nothing is known of samples that are read from files. */
+static void train_batch_opts(struct train *t, int64_t samples)
+{
+    const struct train_prompts *p = &t->train;
+    struct trainer_opts *to = &t->trainer;
+    int64_t rows, scored;
+
+    to->max_len =
+        t->rollout ? (int)train_context(t, (int64_t)p->longest + p->response) : t->positions;
+    if (to->micro_batch) {
+        to->max_tokens = to->max_len * to->micro_batch;
+        samples = to->micro_batch;
+    }
+    if (!t->rollout || !p->n || !p->response) {
+        return;
+    }
+    if (to->max_tokens > samples * to->max_len) {
+        to->max_tokens = (int)(samples * to->max_len);
+    }
+    rows = to->max_tokens > to->max_len ? to->max_tokens : to->max_len;
+    scored = rows * p->response / (p->shortest + p->response) + 1;
+    to->max_scored = (int)(scored < samples * p->response ? scored : samples * p->response);
+    to->pages = (int)((double)rows * p->pages / (double)p->tokens) + 1;
+}
+
 /* What the engine and the trainer will be opened with. */
 static int train_port_opts(struct train *t, struct err *e)
 {
     const struct train_opts *o = &t->o;
     struct engine_opts *eo = &t->engine;
     struct trainer_opts *to = &t->trainer;
-    int64_t response = o->rollout_max_response_len == CONF_UNSET ? 0 : o->rollout_max_response_len;
+    const struct train_prompts *most = &t->train;
     int64_t longest, samples = o->rollout_batch_size * o->n_samples_per_prompt;
 
     t->rollout = !o->debug_train_only && !o->load_debug_rollout_data;
-    if (t->nevals && o->eval_max_response_len > response) {
-        response = o->eval_max_response_len;
+    if (t->nevals &&
+        (int64_t)t->eval.longest + t->eval.response > (int64_t)most->longest + most->response) {
+        most = &t->eval;
     }
-    longest = t->longest_prompt + response;
-    if (o->sglang_context_length != CONF_UNSET && longest > o->sglang_context_length) {
-        longest = o->sglang_context_length;
-    }
+    longest = train_context(t, (int64_t)most->longest + most->response);
     if (t->rollout && longest > t->positions) {
         return ERR(e, STATUS_INPUT,
-                   "prompt of %d and %lld new tokens exceed the model's context of %d",
-                   t->longest_prompt, (long long)response, t->positions);
+                   "prompt of %d and %d new tokens exceed the model's context of %d", most->longest,
+                   most->response, t->positions);
     }
     eo->max_running =
         (int)(o->sglang_max_running_requests != CONF_UNSET ? o->sglang_max_running_requests
@@ -237,10 +297,7 @@ static int train_port_opts(struct train *t, struct err *e)
     eo->max_context = (int)longest;
     to->max_tokens = o->use_dynamic_batch_size ? (int)o->max_tokens_per_gpu : 1;
     to->micro_batch = o->use_dynamic_batch_size ? 0 : (int)o->micro_batch_size;
-    to->max_len = t->rollout ? (int)longest : t->positions;
-    if (to->micro_batch) {
-        to->max_tokens = to->max_len * to->micro_batch;
-    }
+    train_batch_opts(t, samples);
     to->temperature = (float)o->rollout_temperature;
     train_opts_loss(o, &to->loss);
     to->entropy = to->loss.entropy || to->loss.entropy_coef != 0.0f;
@@ -261,11 +318,22 @@ static void train_plan_row(struct train *t, const char *what, int64_t bytes)
     }
 }
 
+/* Of an engine that samples `prompts` of these at once. */
+static int64_t train_engine_bytes(const struct train *t, const struct train_prompts *p,
+                                  int64_t prompts)
+{
+    int64_t samples = prompts * p->group;
+    if (!p->n) {
+        return 0;
+    }
+    samples = samples < t->engine.max_running ? samples : t->engine.max_running;
+    return engine_bytes(t->shape, &t->engine, (int)samples, p->running / (double)p->n);
+}
+
 /* The most memory the run will hold, from the functions that size what will be allocated. */
 static void train_plan(struct train *t)
 {
     const struct train_opts *o = &t->o;
-    int64_t samples = o->rollout_batch_size * o->n_samples_per_prompt;
     struct trainer_bytes b = {0};
 
     train_plan_row(t, "weights", weights_bytes(t->shape, t->positions));
@@ -285,10 +353,9 @@ static void train_plan(struct train *t)
     train_plan_row(t, "logits", b.logits);
     train_plan_row(t, "scratch", b.scratch);
     if (t->rollout) {
-        int most =
-            t->nevals || samples > t->engine.max_running ? t->engine.max_running : (int)samples;
-        train_plan_row(t, "rollout: KV pages, activations, logits",
-                       engine_bytes(t->shape, &t->engine, most));
+        int64_t train = train_engine_bytes(t, &t->train, o->over_sampling_batch_size);
+        int64_t eval = train_engine_bytes(t, &t->eval, t->eval.n);
+        train_plan_row(t, "rollout: KV pages, activations, logits", train > eval ? train : eval);
     }
     train_plan_row(t, "program, tokenizer, prompts", mem_resident());
     log_info(TRAIN, "memory plan: %9.1f MiB  in all", (double)t->planned / 1048576.0);

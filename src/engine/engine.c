@@ -75,7 +75,16 @@ static void engine_defaults(const struct weights *w, struct engine_opts *o)
     o->chunk = o->chunk > 0 ? o->chunk : 512;
 }
 
-int64_t engine_bytes(const struct weights *w, const struct engine_opts *opts, int running)
+double engine_pages(int prompt, int max_new, int n)
+{
+    /* the last token is sampled, not read; a prompt's pages are held once, until its last sample
+     * has begun and took a copy of what is not full */
+    int full = (prompt - 1) / PLAN_KV_BLOCK;
+    return pages_for(prompt + max_new - 1) - full + (double)full / n;
+}
+
+int64_t engine_bytes(const struct weights *w, const struct engine_opts *opts, int running,
+                     double pages)
 {
     struct engine_opts o = *opts;
     int64_t page = (int64_t)device_kv_page_bytes(w->dev, w->arch.n_layers, w->arch.n_kv_heads,
@@ -84,7 +93,7 @@ int64_t engine_bytes(const struct weights *w, const struct engine_opts *opts, in
     running = running < o.max_running ? running : o.max_running;
     return forward_bytes(w, running + o.chunk, 0, FORWARD_KEEP_ALL, 0) +
            2 * device_tensor_bytes(DTYPE_F32, running, w->arch.vocab) +
-           page * pages_for(o.max_context) * running;
+           (int64_t)((double)page * pages * running);
 }
 
 int engine_open(struct weights *w, const struct engine_opts *o, struct engine **out, struct err *e)

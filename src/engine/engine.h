@@ -71,8 +71,11 @@ struct engine_stats {
     int running, waiting, pages_free, pages;
 };
 
-/* Bytes that an engine comes to use with `running` samples of max_context tokens at once. */
-int64_t engine_bytes(const struct weights *w, const struct engine_opts *o, int running);
+/* Bytes that an engine comes to use with `running` samples at once that hold `pages` pages each on
+ * average; engine_pages tells how many one of a group of n holds when it is done. */
+int64_t engine_bytes(const struct weights *w, const struct engine_opts *o, int running,
+                     double pages);
+double engine_pages(int prompt, int max_new, int n);
 int engine_open(struct weights *w, const struct engine_opts *o, struct engine **out, struct err *e);
 void engine_close(struct engine *g);
 /* STATUS_INPUT when the group can never fit (context or memory). */

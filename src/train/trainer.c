@@ -37,9 +37,10 @@ static double trainer_now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static int trainer_logit_rows(const struct weights *w, int max_rows)
+static int trainer_logit_rows(const struct weights *w, int max_rows, int max_scored)
 {
     int64_t n = TRAINER_LOGIT_BYTES / ((int64_t)w->arch.vocab * 4);
+    n = max_scored > 0 && max_scored < n ? max_scored : n;
     n = n < PLAN_LEAF ? PLAN_LEAF : n;
     return (int)(n < max_rows ? n : max_rows);
 }
@@ -70,9 +71,9 @@ static int64_t trainer_scratch(const struct weights *w, int rows, int logit_rows
 int64_t trainer_bytes(const struct weights *w, const struct trainer_opts *o,
                       struct trainer_bytes *parts)
 {
-    int rows = trainer_rows(o), logit_rows = trainer_logit_rows(w, rows);
+    int rows = trainer_rows(o), logit_rows = trainer_logit_rows(w, rows, o->max_scored);
     int len = o->max_len < rows ? o->max_len : rows;
-    int64_t pages = (int64_t)(rows / len + 1) * (len / PLAN_KV_BLOCK + 1);
+    int64_t pages = o->pages > 0 ? o->pages : (int64_t)(rows / len + 1) * (len / PLAN_KV_BLOCK + 1);
     int64_t page = (int64_t)device_kv_page_bytes(w->dev, w->arch.n_layers, w->arch.n_kv_heads,
                                                  w->arch.head_dim);
     struct trainer_bytes b;
@@ -118,7 +119,7 @@ int trainer_open(struct weights *w, const struct trainer_opts *o, struct trainer
     t->max_rows = trainer_rows(o);
     rc = forward_open_recompute(w, t->max_rows, o->recompute, o->recompute_layers, &t->f, e);
     if (rc == STATUS_OK) {
-        rc = backward_open(t->f, trainer_logit_rows(w, t->max_rows), &t->b, e);
+        rc = backward_open(t->f, trainer_logit_rows(w, t->max_rows, o->max_scored), &t->b, e);
     }
     if (rc == STATUS_OK) {
         rc = optim_open(w, &o->optim, &t->opt, e);
@@ -479,8 +480,8 @@ int trainer_score_with(struct weights *w, int max_tokens, float temperature, str
     trainer_arrays(t);
     rc = forward_open(w, t->max_rows, 0, &t->f, e);
     if (rc == STATUS_OK) {
-        rc = device_tensor(w->dev, &t->score_logits, DTYPE_F32, trainer_logit_rows(w, t->max_rows),
-                           w->arch.vocab, e);
+        rc = device_tensor(w->dev, &t->score_logits, DTYPE_F32,
+                           trainer_logit_rows(w, t->max_rows, 0), w->arch.vocab, e);
     }
     if (rc == STATUS_OK) {
         rc = trainer_score(t, s, n, e);

@@ -30,6 +30,9 @@ struct trainer_opts {
     struct optim_opts optim;
     enum forward_recompute recompute;
     int recompute_layers; /* of FORWARD_FULL; 0: all */
+    /* What memory is sized by; 0: whatever max_tokens rows may be. */
+    int max_scored; /* response tokens of a micro-batch: more are scored in several turns */
+    int pages;      /* KV pages of a micro-batch: more are there when they are needed */
 };
 
 /* One sample; arrays are the caller's. */

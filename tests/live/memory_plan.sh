@@ -2,8 +2,10 @@
 # The memory that `miles train` plans before it allocates against what it uses: tests/live/memory_plan.sh
 #
 # SmolLM2 with whole activations, with recomputed ones, and with everything that saves memory; the
-# weights after the steps must be the same bits where only memory differs. With MEMORY_PLAN_1B=1 also
-# a random model of Llama-3.2-1B's shape, which takes 20 GiB of memory and some minutes.
+# weights after the steps must be the same bits where only memory differs. Then a step of the recipe
+# add-smollm2.sh and one of bench/vs_trl.sh, whose samples are far fewer or shorter than the micro-batch
+# and the running samples that the flags allow. With MEMORY_PLAN_1B=1 also a random model of
+# Llama-3.2-1B's shape, which takes 20 GiB of memory and some minutes.
 # Ends with runs=... worst_off_percent=... [peak_1b_gib=...]: each run is within 5% of its plan, and
 # the 1B step stays under 22 GiB.
 
@@ -24,13 +26,9 @@ python3 "$ROOT/recipes/add_data.py" "$WORK"
 runs=0
 worst=0
 
-# run NAME ARGS...: trains and checks the plan against the peak; leaves PEAK (MiB).
-run() {
+# plan NAME: checks the plan in NAME.log against the peak; leaves PEAK (MiB).
+plan() {
     local name=$1 planned off
-    shift
-    lib_train "$WORK/$name" --prompt-data "$WORK/train.jsonl" --input-key prompt --label-key label \
-        --custom-rm-path "$WORK/reward.py:reward" --rollout-temperature 1 --rollout-ignore-eos \
-        --lr 1e-5 --lr-decay-style constant --apply-chat-template --use-dynamic-batch-size "$@"
     read -r PEAK planned < <(sed -n \
         's/.*memory used: \([0-9.]*\) MiB at most, \([0-9.]*\) MiB were planned.*/\1 \2/p' \
         "$WORK/$name.log")
@@ -39,6 +37,16 @@ run() {
     lib_say "$(printf '%-12s planned %s MiB, used %s MiB, %s%% off' "$name" "$planned" "$PEAK" "$off")"
     runs=$((runs + 1))
     worst=$(awk -v a="$worst" -v b="$off" 'BEGIN { b = b < 0 ? -b : b; print (b > a ? b : a) }')
+}
+
+# run NAME ARGS...: trains and checks.
+run() {
+    local name=$1
+    shift
+    lib_train "$WORK/$name" --prompt-data "$WORK/train.jsonl" --input-key prompt --label-key label \
+        --custom-rm-path "$WORK/reward.py:reward" --rollout-temperature 1 --rollout-ignore-eos \
+        --lr 1e-5 --lr-decay-style constant --apply-chat-template --use-dynamic-batch-size "$@"
+    plan "$name"
 }
 
 SMOL=(--hf-checkpoint "$MODEL" --num-rollout 1 --rollout-batch-size 2 --n-samples-per-prompt 4
@@ -61,6 +69,13 @@ awk -v a="$PEAK" -v b="$most" 'BEGIN { exit !(a < 0.85 * b) }' ||
     lib_die "full recomputation uses $PEAK MiB, keeping all $most"
 run bf16 "${SMOL[@]}" --recompute-granularity full --no-weight-transposes \
     --use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16
+run vs_trl --hf-checkpoint "$MODEL" --num-rollout 1 --rollout-batch-size 4 --n-samples-per-prompt 8 \
+    --rollout-max-response-len 64 --max-tokens-per-gpu 4096
+SAVE=$WORK/add "$ROOT/recipes/add-smollm2.sh" --num-rollout 1 --no-save-optim >"$WORK/add.log" 2>&1 || {
+    tail -n 30 "$WORK/add.log" >&2
+    lib_die "the recipe failed"
+}
+plan add
 
 result=""
 if [ "${MEMORY_PLAN_1B:-0}" = 1 ]; then

@@ -206,6 +206,7 @@ static void layout_changes_no_bit(void **state)
         o.loss.per_token = spec;
         for (int i = 0; i < 4; i++) {
             o.max_tokens = tokens[i];
+            o.max_scored = i % 2; /* 1: as few logits at a time as there may be */
             if (spec && i == 2) {
                 continue;
             }
