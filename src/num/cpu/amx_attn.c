@@ -136,4 +136,280 @@ static void kern_mul(const uint16_t *a, size_t lda, int m, const uint16_t *const
 
 #include "num/cpu/kern_body.h"
 
+/* ---- the forward pass of a segment -------------------------------------------------------------
+ *
+ * Heads of 64 and 128 dimensions without a soft cap. Scores of 32 (16) rows at a time, the queries
+ * staying in tiles 0-3; the maxima of a page are taken while the products of the next one run. Then
+ * 16 rows at a time: tiles 0-3 accumulate 64 dimensions while the vector unit makes the next
+ * page's probabilities. */
+
+#define AMX_PAGE PLAN_KV_BLOCK
+
+/* What rows see of the keys: those from lo to hi, and pages [full0, full1) all rows alike. */
+struct amx_seen {
+    const int *lo, *hi;
+    int page0, cols; /* first page, one past the last 16 keys that a row sees */
+    int full0, full1;
+};
+
+/* Rows beyond n do not count. */
+static void amx_attn_seen(struct amx_seen *v, const int *lo, const int *hi, int n)
+{
+    int lo0 = INT_MAX, lo1 = 0, hi0 = INT_MAX, hi1 = 0;
+    for (int r = 0; r < n; r++) {
+        lo0 = lo[r] < lo0 ? lo[r] : lo0;
+        lo1 = lo[r] > lo1 ? lo[r] : lo1;
+        hi0 = hi[r] < hi0 ? hi[r] : hi0;
+        hi1 = hi[r] > hi1 ? hi[r] : hi1;
+    }
+    v->lo = lo;
+    v->hi = hi;
+    v->page0 = lo0 / AMX_PAGE;
+    v->cols = (hi1 + 15) / 16;
+    v->full0 = (lo1 + AMX_PAGE - 1) / AMX_PAGE;
+    v->full1 = hi0 / AMX_PAGE;
+}
+
+/* Maxima of rows [r0, r1) with those of a page's n times 16 scores. */
+static inline void amx_attn_top(const float *s, size_t ld, const struct amx_seen *v, int page,
+                                int r0, int r1, float *top)
+{
+    int full = page >= v->full0 && page < v->full1, n = v->cols - page * 4;
+    const float *x = s + (size_t)r0 * ld + (size_t)(page * AMX_PAGE);
+
+    n = n < 4 ? n : 4;
+    for (int r = r0; r < r1; r++, x += ld) {
+        vf t = vf_load(top + r * 16);
+        if (full) {
+            t = vf_max(vf_max(vf_max(t, vf_load(x)), vf_load(x + 16)),
+                       vf_max(vf_load(x + 32), vf_load(x + 48)));
+        } else {
+            for (int c = 0; c < n; c++) {
+                int at = page * AMX_PAGE + c * 16;
+                t = vf_max(t, kern_lanes(v->lo[r] - at, v->hi[r] - at, vf_load(x + c * 16),
+                                         vf_set1(-INFINITY)));
+            }
+        }
+        vf_store(top + r * 16, t);
+    }
+}
+
+/* 16 keys against the queries in tiles 0-3: 32 rows of 64 dimensions or 16 of 128. */
+static inline __attribute__((always_inline)) void amx_attn_column(const uint16_t *key, float *s,
+                                                                  size_t ld, int wide)
+{
+    const size_t step = AMX_PAGE * 4;
+    _tile_zero(4);
+    _tile_loadd(6, key, step);
+    _tile_loadd(7, key + 16 * AMX_PAGE * 2, step);
+    _tile_dpbf16ps(4, 0, 6);
+    if (!wide) {
+        _tile_zero(5);
+        _tile_dpbf16ps(5, 2, 6);
+        _tile_dpbf16ps(4, 1, 7);
+        _tile_dpbf16ps(5, 3, 7);
+        _tile_stored(4, s, ld * 4);
+        _tile_stored(5, s + 16 * ld, ld * 4);
+        return;
+    }
+    _tile_dpbf16ps(4, 1, 7);
+    _tile_loadd(6, key + 32 * AMX_PAGE * 2, step);
+    _tile_dpbf16ps(4, 2, 6);
+    _tile_loadd(7, key + 48 * AMX_PAGE * 2, step);
+    _tile_dpbf16ps(4, 3, 7);
+    _tile_stored(4, s, ld * 4);
+}
+
+/* Scores of 32 (16) rows and, in every lane, their maxima. */
+static inline __attribute__((always_inline)) void
+amx_attn_scores(const uint16_t *q, const uint16_t *const *keys, const struct amx_seen *v, float *s,
+                size_t ld, float *top, int wide)
+{
+    int rows = wide ? 16 : 32, pages = (v->cols + 3) / 4;
+    size_t dp = wide ? 128 : 64;
+
+    for (int r = 0; r < rows; r++) {
+        vf_store(top + r * 16, vf_set1(-INFINITY));
+    }
+    amx_attn_barrier();
+    _tile_loadd(0, q, dp * 2);
+    _tile_loadd(1, q + 32, dp * 2);
+    _tile_loadd(2, wide ? q + 64 : q + 16 * dp, dp * 2);
+    _tile_loadd(3, wide ? q + 96 : q + 16 * dp + 32, dp * 2);
+    for (int b = v->page0; b < pages; b++) {
+        int n = v->cols - b * 4 < 4 ? v->cols - b * 4 : 4;
+        for (int c = 0; c < 4; c++) {
+            if (c < n) {
+                amx_attn_column(keys[b] + c * 32, s + b * AMX_PAGE + c * 16, ld, wide);
+            }
+            if (b > v->page0) {
+                amx_attn_top(s, ld, v, b - 1, c * rows / 4, (c + 1) * rows / 4, top);
+            }
+            amx_attn_barrier();
+        }
+    }
+    if (pages > v->page0) {
+        amx_attn_top(s, ld, v, pages - 1, 0, rows, top);
+    }
+}
+
+/* Probabilities of rows [r0, r0 + 4) of a page; sum: their sums in every lane. */
+static inline __attribute__((always_inline)) void
+amx_attn_powers(const float *s, size_t ld, const struct amx_seen *v, int page, int r0, float unit,
+                const float *neg, float *sum, uint16_t *p, size_t ldp)
+{
+    int full = page >= v->full0 && page < v->full1;
+    vf u = vf_set1(unit);
+
+    for (int r = r0; r < r0 + 4; r++) {
+        const float *x = s + (size_t)r * ld + (size_t)(page * AMX_PAGE);
+        vf e[4], t = vf_load(sum + r * 16), less = vf_set1(neg[r]);
+        for (int c = 0; c < 4; c++) {
+            e[c] = kern_pow2(vf_fma(vf_load(x + c * 16), u, less));
+        }
+        if (!full) {
+            for (int c = 0; c < 4; c++) {
+                int at = page * AMX_PAGE + c * 16;
+                e[c] = kern_lanes(v->lo[r] - at, v->hi[r] - at, e[c], vf_zero());
+            }
+        }
+        for (int c = 0; c < 4; c++) {
+            t = vf_add(t, e[c]);
+        }
+        vf_store(sum + r * 16, t);
+        for (int c = 0; c < 4; c += 2) {
+            _mm512_storeu_si512((void *)(p + (size_t)r * ldp + c * 16),
+                                (__m512i)_mm512_cvtne2ps_pbh(e[c + 1], e[c]));
+        }
+    }
+}
+
+/* A quarter of a page's products: 32 keys with 32 of the 64 dimensions. */
+static inline __attribute__((always_inline)) void
+amx_attn_values(const uint16_t *p, size_t ldp, const uint16_t *value, size_t step, int quarter)
+{
+    const uint16_t *b = value + (quarter >= 2 ? 16 * step / 2 : 0);
+    amx_attn_barrier();
+    if (quarter % 2 == 0) {
+        _tile_loadd(4, p + (quarter / 2) * 32, ldp * 2);
+        _tile_loadd(6, b, step);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, b + 32, step);
+        _tile_dpbf16ps(1, 4, 7);
+    } else {
+        _tile_loadd(6, b + 64, step);
+        _tile_dpbf16ps(2, 4, 6);
+        _tile_loadd(7, b + 96, step);
+        _tile_dpbf16ps(3, 4, 7);
+    }
+}
+
+/* 64 dimensions of 16 rows' sums of values to o. With sum the probabilities are made here, else
+ * they are in p already. */
+static inline __attribute__((always_inline)) void
+amx_attn_sums(const float *s, size_t ld, const struct amx_seen *v, float unit, const float *neg,
+              float *sum, uint16_t *p, size_t ldp, size_t next, const uint16_t *const *values,
+              int col, int d, float *o)
+{
+    int pages = (v->cols + 3) / 4;
+    size_t step = (size_t)d * 4;
+
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int b = v->page0; b <= pages; b++) {
+        const uint16_t *value = b > v->page0 ? values[b - 1] + 2 * col : NULL;
+        /* the last page's second half is read only where a row sees it */
+        int n = b > v->page0 ? (v->cols - (b - 1) * 4 > 2 ? 4 : 2) : 0;
+        uint16_t *now = p + (size_t)b % next * AMX_PAGE;
+        const uint16_t *then = p + (size_t)(b - 1) % next * AMX_PAGE;
+        for (int i = 0; i < 4; i++) {
+            if (sum && b < pages) {
+                amx_attn_powers(s, ld, v, b, i * 4, unit, neg, sum, now, ldp);
+            }
+            if (i < n) {
+                amx_attn_values(then, ldp, value, step, i);
+            }
+        }
+    }
+    _tile_stored(0, o, (size_t)d * 4);
+    _tile_stored(1, o + 16, (size_t)d * 4);
+    _tile_stored(2, o + 32, (size_t)d * 4);
+    _tile_stored(3, o + 48, (size_t)d * 4);
+    amx_attn_barrier();
+}
+
+/* vf_hmax or vf_hsum of 16 rows. */
+static inline vf amx_attn_across(const float *x, int max)
+{
+    __m512i t[16];
+    vf v[16];
+    for (int i = 0; i < 16; i++) {
+        t[i] = _mm512_castps_si512(vf_load(x + i * 16));
+    }
+    vec_transpose(t);
+    for (int i = 0; i < 16; i++) {
+        v[i] = _mm512_castsi512_ps(t[i]);
+    }
+    for (int n = 8; n; n /= 2) {
+        for (int i = 0; i < n; i++) {
+            v[i] = max ? vf_max(v[i], v[i + n]) : vf_add(v[i], v[i + n]);
+        }
+    }
+    return v[0];
+}
+
+static inline __attribute__((always_inline)) void
+amx_attn_rows(const struct kern_attn *a, struct kern_rows *w, const uint16_t *const *keys,
+              const uint16_t *const *values, int n, const int *lo, const int *hi, float *m,
+              float *l, int d)
+{
+    size_t ld = KERN_SCORE_LD(n), ldp = d == 64 ? 128 : KERN_PROB_LD(n);
+    float unit = kern_unit(&a->s), neg[16];
+    float top[32 * 16] __attribute__((aligned(64))), sum[16 * 16] __attribute__((aligned(64)));
+    int rows = d == 64 ? 32 : 16;
+
+    for (int i = 0; i < w->n; i += rows) {
+        struct amx_seen v;
+        vf most;
+        float *s = w->s + (size_t)i * ld;
+        amx_attn_seen(&v, lo + i, hi + i, w->n - i < rows ? w->n - i : rows);
+        amx_attn_scores(w->q + (size_t)(i * d), keys, &v, s, ld, top, d == 128);
+        for (int j = 0; j < rows && i + j < w->n; j += 16) {
+            uint16_t *p = d == 64 ? w->p : w->p + (size_t)(i + j) * ldp;
+            float *o = w->o + (size_t)((i + j) * d);
+            amx_attn_seen(&v, lo + i + j, hi + i + j, w->n - i - j < 16 ? w->n - i - j : 16);
+            most = vf_mul(amx_attn_across(top + j * 16, 1), vf_set1(unit));
+            vf_store(m + i + j, most);
+            vf_store(neg, vf_sub(vf_set1(-0.0f), most));
+            memset(sum, 0, sizeof sum);
+            if (d == 64) {
+                amx_attn_sums(s + (size_t)j * ld, ld, &v, unit, neg, sum, p, ldp, 2, values, 0, d,
+                              o);
+            } else {
+                amx_attn_sums(s, ld, &v, unit, neg, sum, p, ldp, KERN_SEG_PAGES, values, 0, d, o);
+                amx_attn_sums(s, ld, &v, unit, neg, NULL, p, ldp, KERN_SEG_PAGES, values, 64, d,
+                              o + 64);
+            }
+            vf_store(l + i + j, amx_attn_across(sum, 0));
+        }
+    }
+}
+
+static int kern_attn_tiles(const struct kern_attn *a, struct kern_rows *w,
+                           const uint16_t *const *keys, const uint16_t *const *values, int n,
+                           const int *lo, const int *hi, float *m, float *l)
+{
+    if (w->n < 12 || a->s.softcap > 0.0f || (a->s.head_dim != 64 && a->s.head_dim != 128)) {
+        return 0;
+    }
+    if (a->s.head_dim == 64) {
+        amx_attn_rows(a, w, keys, values, n, lo, hi, m, l, 64);
+    } else {
+        amx_attn_rows(a, w, keys, values, n, lo, hi, m, l, 128);
+    }
+    return 1;
+}
+
 const struct kern amx_attn_kern = KERN_TABLE;

@@ -335,20 +335,36 @@ static void kern_soft_row(const struct attn_shape *s, float *x, int n, int lo, i
     *total = vf_hsum(sum);
 }
 
-/* Joins a finished segment (m, l, o) into the total, left to right. */
-static inline void kern_join_segment(float *m, float *l, float *o, float ms, float ls,
-                                     const float *os, int d)
+/* Joins maxima and sums of 16 rows' finished segments to those before them, left to right; fa and
+ * fb: what their values are multiplied by then. */
+static inline void kern_join_rows(float *m, float *l, const float *ms, const float *ls, float *fa,
+                                  float *fb)
 {
-    float mx = *m > ms ? *m : ms, f[16] = {*m - mx, ms - mx};
-    vf a, b;
-    vf_store(f, kern_pow2(vf_load(f)));
-    a = vf_set1(f[0]);
-    b = vf_set1(f[1]);
-    *l = *l * f[0] + ls * f[1];
-    *m = mx;
+    vf x = vf_load(m), y = vf_load(ms), most = vf_select_gt(x, y, x, y);
+    vf a = kern_pow2(vf_sub(x, most)), b = kern_pow2(vf_sub(y, most));
+    vf_store(m, most);
+    vf_store(l, vf_add(vf_mul(vf_load(l), a), vf_mul(vf_load(ls), b)));
+    vf_store(fa, a);
+    vf_store(fb, b);
+}
+
+static inline void kern_join_values(float *o, const float *os, int d, float fa, float fb)
+{
+    vf a = vf_set1(fa), b = vf_set1(fb);
     for (int c = 0; c < d; c += 16) {
         vf_store(o + c, vf_add(vf_mul(vf_load(o + c), a), vf_mul(vf_load(os + c), b)));
     }
+}
+
+/* The same for one row. */
+static inline void kern_join_segment(float *m, float *l, float *o, float ms, float ls,
+                                     const float *os, int d)
+{
+    float f[6][16] = {{*m}, {*l}, {ms}, {ls}};
+    kern_join_rows(f[0], f[1], f[2], f[3], f[4], f[5]);
+    *m = f[0][0];
+    *l = f[1][0];
+    kern_join_values(o, os, d, f[4][0], f[5][0]);
 }
 
 /* Up to KERN_ATTN_ROWS queries of one kv head. */
@@ -363,29 +379,76 @@ struct kern_rows {
     float *tmp;
 };
 
-/* A row's sums of values again, for values that are not finite where it does not look. */
-static void kern_pv_careful(const struct kern_rows *w, int r, const uint16_t *const *values, int d,
-                            int n, int lo, int hi)
+#if KERN_MUL_TILES
+/* m, l and o of the rows, all keys at once; row r sees keys [lo[r], hi[r]) of n. Scores are left in
+ * s. Returns 0 when it does not know the shape. */
+static int kern_attn_tiles(const struct kern_attn *a, struct kern_rows *w,
+                           const uint16_t *const *keys, const uint16_t *const *values, int n,
+                           const int *lo, const int *hi, float *m, float *l);
+#endif
+
+/* 1 when n values of o are finite. */
+static inline int kern_finite32(const float *o, int n)
 {
-    float *o = w->o + (size_t)r * (size_t)d;
     vf bad = vf_zero();
-    for (int c = 0; c < d; c += 16) {
+    for (int c = 0; c < n; c += 16) {
         vf x = vf_load(o + c);
         bad = vf_add(bad, vf_sub(x, x)); /* NaN for NaN and infinities */
     }
-    if (vf_hsum(bad) != 0.0f) {
-        kern_mul_careful(w->p + (size_t)r * KERN_PROB_LD(n), 0, 1, values, PLAN_KV_BLOCK,
-                         (size_t)d * 2, d, n, o, 0, 0, &lo, &hi, 0);
+    return vf_hsum(bad) == 0.0f;
+}
+
+/* A row's sums of values again, for values that are not finite where it does not look. */
+static void kern_pv_careful(const struct attn_shape *sh, const struct kern_rows *w, int r,
+                            const uint16_t *const *values, int n, int lo, int hi, int tiles)
+{
+    int d = sh->head_dim;
+    float *o = w->o + (size_t)r * (size_t)d, m, l;
+    uint16_t *p = w->p + (size_t)r * KERN_PROB_LD(n);
+
+    if (kern_finite32(o, d)) {
+        return;
     }
+    if (tiles) { /* which keeps no probabilities */
+        kern_soft_row(sh, w->s + (size_t)r * KERN_SCORE_LD(n), n, lo, hi, p, &m, &l);
+    }
+    kern_mul_careful(p, 0, 1, values, PLAN_KV_BLOCK, (size_t)d * 2, d, n, o, 0, 0, &lo, &hi, 0);
+}
+
+/* The same step by step, for any shape. end: one past the last key of n that a row sees. */
+static void kern_attn_steps(const struct kern_attn *a, struct kern_rows *w,
+                            const uint16_t *const *keys, const uint16_t *const *values, int n,
+                            int end, const int *lo, const int *hi, float *m, float *l)
+{
+    int d = a->s.head_dim, dp = (d + 31) / 32 * 32;
+
+    for (int i = 0; i < n; i += PLAN_KV_BLOCK) {
+        int cols = end - i < PLAN_KV_BLOCK ? (end - i + 15) / 16 * 16 : PLAN_KV_BLOCK;
+        kern_mul(w->q, (size_t)dp, w->n, &keys[i / PLAN_KV_BLOCK], d, PLAN_KV_BLOCK * 2, cols, d,
+                 w->s + i, KERN_SCORE_LD(n), 0, w->tmp);
+    }
+    for (int r = 0; r < w->n; r++) {
+        uint16_t *p = w->p + (size_t)r * KERN_PROB_LD(n);
+        m[r] = -INFINITY;
+        l[r] = 0.0f;
+        if (lo[r] < hi[r]) {
+            kern_soft_row(&a->s, w->s + (size_t)r * KERN_SCORE_LD(n), n, lo[r], hi[r], p, &m[r],
+                          &l[r]);
+        } else {
+            memset(p, 0, (size_t)n * 2);
+        }
+    }
+    kern_mul(w->p, KERN_PROB_LD(n), w->n, values, PLAN_KV_BLOCK, (size_t)d * 2, d,
+             (end + 31) / 32 * 32, w->o, (size_t)d, 0, w->tmp);
 }
 
 /* The segment that starts at seg: m, l, o of the rows that see some of it; seen[r] tells which. */
 static void kern_attn_segment(const struct kern_attn *a, const struct row_seq *sq, int kvh,
                               struct kern_rows *w, int seg, float *m, float *l, int *seen)
 {
-    int d = a->s.head_dim, dp = (d + 31) / 32 * 32, n, keys, b0, end = 0, first = INT_MAX;
-    int lo[KERN_ATTN_ROWS], end_of[KERN_ATTN_ROWS]; /* what a row sees, from block b0 on */
-    const uint16_t *values[KERN_SEG_PAGES], *kv = a->kv->data;
+    int n, b0, end = 0, first = INT_MAX, tiles = 0;
+    int lo[KERN_ATTN_ROWS] = {0}, hi[KERN_ATTN_ROWS] = {0}; /* what a row sees, from b0 on */
+    const uint16_t *keys[KERN_SEG_PAGES], *values[KERN_SEG_PAGES], *kv = a->kv->data;
 
     for (int r = 0; r < w->n; r++) {
         int f = kern_attn_first(&a->s, w->pos[r]);
@@ -394,38 +457,28 @@ static void kern_attn_segment(const struct kern_attn *a, const struct row_seq *s
     }
     first = first > seg ? first : seg;
     end = end < seg + PLAN_KV_SEGMENT ? end : seg + PLAN_KV_SEGMENT;
-    b0 = first / PLAN_KV_BLOCK;
-    n = end > first ? (end - b0 * PLAN_KV_BLOCK + PLAN_KV_BLOCK - 1) / PLAN_KV_BLOCK : 0;
-    keys = n * PLAN_KV_BLOCK;
-    for (int i = 0; i < n; i++) {
-        int page = sq->pages[b0 + i], cols = end - (b0 + i) * PLAN_KV_BLOCK;
-        const uint16_t *key = kv + kv_key_offset(a->kv, page, a->layer, kvh);
-        values[i] = kv + kv_value_offset(a->kv, page, a->layer, kvh);
-        cols = cols < PLAN_KV_BLOCK ? (cols + 15) / 16 * 16 : PLAN_KV_BLOCK;
-        kern_mul(w->q, (size_t)dp, w->n, &key, d, PLAN_KV_BLOCK * 2, cols, d,
-                 w->s + i * PLAN_KV_BLOCK, KERN_SCORE_LD(keys), 0, w->tmp);
+    b0 = first / PLAN_KV_BLOCK * PLAN_KV_BLOCK;
+    n = end > first ? (end - b0 + PLAN_KV_BLOCK - 1) / PLAN_KV_BLOCK * PLAN_KV_BLOCK : 0;
+    for (int i = 0; i < n; i += PLAN_KV_BLOCK) {
+        int page = sq->pages[(b0 + i) / PLAN_KV_BLOCK];
+        keys[i / PLAN_KV_BLOCK] = kv + kv_key_offset(a->kv, page, a->layer, kvh);
+        values[i / PLAN_KV_BLOCK] = kv + kv_value_offset(a->kv, page, a->layer, kvh);
     }
     for (int r = 0; r < w->n; r++) {
-        uint16_t *p = w->p + (size_t)r * KERN_PROB_LD(keys);
-        int hi = w->pos[r] + 1 - b0 * PLAN_KV_BLOCK;
-        lo[r] = kern_attn_first(&a->s, w->pos[r]) - b0 * PLAN_KV_BLOCK;
+        lo[r] = kern_attn_first(&a->s, w->pos[r]) - b0;
         lo[r] = lo[r] > 0 ? lo[r] : 0;
-        end_of[r] = hi < keys ? hi : keys;
-        seen[r] = lo[r] < end_of[r];
-        m[r] = -INFINITY;
-        l[r] = 0.0f;
-        if (seen[r]) {
-            kern_soft_row(&a->s, w->s + (size_t)r * KERN_SCORE_LD(keys), keys, lo[r], end_of[r], p,
-                          &m[r], &l[r]);
-        } else {
-            memset(p, 0, (size_t)keys * 2);
-        }
+        hi[r] = w->pos[r] + 1 - b0 < n ? w->pos[r] + 1 - b0 : n;
+        seen[r] = lo[r] < hi[r];
     }
-    kern_mul(w->p, KERN_PROB_LD(keys), w->n, values, PLAN_KV_BLOCK, (size_t)d * 2, d,
-             (end - b0 * PLAN_KV_BLOCK + 31) / 32 * 32, w->o, (size_t)d, 0, w->tmp);
-    for (int r = 0; r < w->n; r++) {
+#if KERN_MUL_TILES
+    tiles = n && kern_attn_tiles(a, w, keys, values, n, lo, hi, m, l);
+#endif
+    if (!tiles) {
+        kern_attn_steps(a, w, keys, values, n, end - b0, lo, hi, m, l);
+    }
+    for (int r = 0; r < w->n && !kern_finite32(w->o, w->n * a->s.head_dim); r++) {
         if (seen[r]) {
-            kern_pv_careful(w, r, values, d, keys, lo[r], end_of[r]);
+            kern_pv_careful(&a->s, w, r, values, n, lo[r], hi[r], tiles);
         }
     }
 }
@@ -490,16 +543,25 @@ static void kern_attn_all(const struct kern_attn *a, const struct row_seq *sq, i
     int seg = kern_attn_first(&a->s, w->pos[0]) / PLAN_KV_SEGMENT * PLAN_KV_SEGMENT;
 
     for (; seg <= last; seg += PLAN_KV_SEGMENT) {
+        float was[2][16], fa[16], fb[16];
         kern_attn_segment(a, sq, kvh, w, seg, m, l, seen);
         for (int r = 0; r < w->n; r++) {
             float *all = w->all + (size_t)r * (size_t)d, *o = w->o + (size_t)r * (size_t)d;
+            if (r % 16 == 0) {
+                memcpy(was[0], w->m + r, sizeof was[0]);
+                memcpy(was[1], w->l + r, sizeof was[1]);
+                kern_join_rows(w->m + r, w->l + r, m + r, l + r, fa, fb);
+            }
             if (seen[r] && begun[r]) {
-                kern_join_segment(&w->m[r], &w->l[r], all, m[r], l[r], o, d);
+                kern_join_values(all, o, d, fa[r % 16], fb[r % 16]);
             } else if (seen[r]) {
                 w->m[r] = m[r];
                 w->l[r] = l[r];
                 memcpy(all, o, (size_t)d * 4);
                 begun[r] = 1;
+            } else {
+                w->m[r] = was[0][r % 16];
+                w->l[r] = was[1][r % 16];
             }
         }
     }
