@@ -20,8 +20,9 @@ ONEDNN=${MILES_CACHE:-$HOME/.cache/miles}/onednn/lib/libdnnl.so.3
 ONEDNN_WHEEL=paddlepaddle==3.3.1
 
 BUILD_PACKAGES=(
-    build-essential ca-certificates clang clang-format cmake git libcmocka-dev libjansson-dev
-    libpcre2-dev libutf8proc-dev ninja-build pkg-config python3 python3-venv shellcheck
+    build-essential ca-certificates clang clang-format cmake curl git libcmocka-dev
+    libjansson-dev libmicrohttpd-dev libpcre2-dev libutf8proc-dev ninja-build openssl pkg-config
+    python3 python3-venv shellcheck
 )
 
 die() {
@@ -73,6 +74,8 @@ apt_install() {
 setup_build() {
     local major runtime
     apt_install "${BUILD_PACKAGES[@]}"
+    # libcurl's development files come in flavours that exclude each other: any of them serves.
+    pkg-config --exists libcurl || apt_install libcurl4-gnutls-dev
     # Where the distribution packs clang's sanitizer runtime apart, clang -fsanitize needs it.
     major=$(clang -dumpversion)
     runtime=libclang-rt-${major%%.*}-dev
