@@ -83,8 +83,9 @@ static void netserver_big(void *arg, struct http_req *r)
     struct buf b;
     netserver_count(arg, r);
     buf_init(&b, n + 1);
-    for (size_t i = 0; i < n; i++) {
-        buf_char(&b, (char)('a' + i % 23));
+    while (b.len < n) {
+        size_t left = n - b.len;
+        buf_add(&b, "abcdefghijklmnopqrstuvw", left < 23 ? left : 23);
     }
     http_req_reply_buf(r, &a, &b);
     buf_fini(&b);
