@@ -1,8 +1,9 @@
 /* Owns `miles bench model`: how near whole passes come to what the machine gives. Prefill and
- * training are held against their own products run one after the other with nothing between them,
- * decode of one sequence against a plain parallel read of the packed weights; both sides take turns
- * in one process. Models: the one given, and a random one of Llama-3.2-1B's shape, whose training
- * runs 16 layers over the weights of 2 to save memory (the products are the same). */
+ * training are held against their own products (attention's too) run one after the other with
+ * nothing between them, decode of one sequence against a plain parallel read of the packed weights;
+ * both sides take turns in one process. Models: the one given, and a random one of Llama-3.2-1B's
+ * shape, whose training runs 16 layers over the weights of 2 to save memory (the products are the
+ * same). */
 #include <stdio.h>
 #include <string.h>
 
@@ -375,7 +376,13 @@ static double model_print(struct model *m, struct bench_prof *p, const char *pas
     m->rate = rate > m->rate ? rate : m->rate;
     snprintf(title, sizeof title, "%s, %s %d tokens", m->name, pass, len);
     bench_prof_print(p, title, m->rate, read);
-    printf("%s: limit %.2f ms, share %.3f\n", title, limit * 1e3, share);
+    printf("%s: limit %.2f ms, share %.3f", title, limit * 1e3, share);
+    if (bench_prof_attn_seconds(p) > 0.0) {
+        double less = limit - bench_prof_attn_seconds(p);
+        printf(" (without attention's products: %.2f ms, %.3f)", less * 1e3,
+               less / bench_prof_seconds(p));
+    }
+    printf("\n");
     fflush(stdout);
     return share;
 }

@@ -20,6 +20,8 @@
 
 #include "num/device.h"
 
+struct bench_scores;
+
 enum bench_op {
     BENCH_LINEAR,
     BENCH_LINEAR_DX,
@@ -53,13 +55,14 @@ struct bench_call {
     enum bench_op op;
     int m, n, k;         /* products: y (m, n) over k terms; others: rows, columns, 0 */
     double flops, bytes; /* work, and memory that must be touched at least once */
-    double best, bare;   /* shortest seconds; bare: products alone, 0 for the others */
+    double best, bare;   /* shortest seconds; bare: its products alone, 0 without any */
     double theirs;       /* the same product by oneDNN; 0: not known */
     int again;           /* 1: a product that was computed before (no part of the limit) */
     /* a product's arguments */
     struct tensor a, b, c;
     const struct wview *w;
     struct leaf_rows leaves;
+    int group, head_dim, keys; /* attention: heads of a group, keys of a query on average */
 };
 
 struct bench_prof {
@@ -72,6 +75,7 @@ struct bench_prof {
     double rest;       /* shortest time of a round outside the calls */
     double best_round; /* shortest whole round */
     int bare_rounds;
+    struct bench_scores *scores; /* attention's products alone */
     int by_kind; /* 1: a call counts as the shortest of its kind; 0: as its own shortest */
 };
 
@@ -87,6 +91,8 @@ void bench_prof_bare(struct bench_prof *p);
 double bench_prof_seconds(const struct bench_prof *p);
 /* Of the products, each as the faster of ours and oneDNN computes it. */
 double bench_prof_bare_seconds(const struct bench_prof *p);
+/* How much of that are attention's. */
+double bench_prof_attn_seconds(const struct bench_prof *p);
 /* Best speed of a bare product, in operations per second; 0 before bench_prof_bare. */
 double bench_prof_rate(const struct bench_prof *p);
 /* A table of the run by operation. The bounds are `rate`, and `read`, the memory's speed in bytes
