@@ -138,12 +138,15 @@ static void kern_mul(const uint16_t *a, size_t lda, int m, const uint16_t *const
 
 /* ---- the forward pass of a segment -------------------------------------------------------------
  *
- * Heads of 64 and 128 dimensions without a soft cap. Scores of 32 (16) rows at a time, the queries
+ * Heads of 64 dimensions without a soft cap. Scores of 32 rows at a time, the queries
  * staying in tiles 0-3; the maxima of a page are taken while the products of the next one run. Then
  * 16 rows at a time: tiles 0-3 accumulate 64 dimensions while the vector unit makes the next
  * page's probabilities. */
 
-#define AMX_PAGE PLAN_KV_BLOCK
+#define AMX_PAGE  PLAN_KV_BLOCK
+#define AMX_DIM   64
+#define AMX_PROBS (2 * AMX_PAGE)
+#define AMX_FEW   12 /* fewer rows would mostly compute what is not there */
 
 /* What rows see of the keys: those from lo to hi, and pages [full0, full1) all rows alike. */
 struct amx_seen {
@@ -194,69 +197,56 @@ static inline void amx_attn_top(const float *s, size_t ld, const struct amx_seen
     }
 }
 
-/* 16 keys against the queries in tiles 0-3: 32 rows of 64 dimensions or 16 of 128. */
-static inline __attribute__((always_inline)) void amx_attn_column(const uint16_t *key, float *s,
-                                                                  size_t ld, int wide)
+/* 16 keys against the queries in tiles 0-3. */
+static inline void amx_attn_column(const uint16_t *key, float *s, size_t ld)
 {
     const size_t step = AMX_PAGE * 4;
     _tile_zero(4);
+    _tile_zero(5);
     _tile_loadd(6, key, step);
     _tile_loadd(7, key + 16 * AMX_PAGE * 2, step);
     _tile_dpbf16ps(4, 0, 6);
-    if (!wide) {
-        _tile_zero(5);
-        _tile_dpbf16ps(5, 2, 6);
-        _tile_dpbf16ps(4, 1, 7);
-        _tile_dpbf16ps(5, 3, 7);
-        _tile_stored(4, s, ld * 4);
-        _tile_stored(5, s + 16 * ld, ld * 4);
-        return;
-    }
+    _tile_dpbf16ps(5, 2, 6);
     _tile_dpbf16ps(4, 1, 7);
-    _tile_loadd(6, key + 32 * AMX_PAGE * 2, step);
-    _tile_dpbf16ps(4, 2, 6);
-    _tile_loadd(7, key + 48 * AMX_PAGE * 2, step);
-    _tile_dpbf16ps(4, 3, 7);
+    _tile_dpbf16ps(5, 3, 7);
     _tile_stored(4, s, ld * 4);
+    _tile_stored(5, s + 16 * ld, ld * 4);
 }
 
-/* Scores of 32 (16) rows and, in every lane, their maxima. */
-static inline __attribute__((always_inline)) void
-amx_attn_scores(const uint16_t *q, const uint16_t *const *keys, const struct amx_seen *v, float *s,
-                size_t ld, float *top, int wide)
+/* Scores of 32 rows and, in every lane, their maxima. */
+static inline void amx_attn_scores(const uint16_t *q, const uint16_t *const *keys,
+                                   const struct amx_seen *v, float *s, size_t ld, float *top)
 {
-    int rows = wide ? 16 : 32, pages = (v->cols + 3) / 4;
-    size_t dp = wide ? 128 : 64;
+    int pages = (v->cols + 3) / 4;
 
-    for (int r = 0; r < rows; r++) {
+    for (int r = 0; r < 32; r++) {
         vf_store(top + r * 16, vf_set1(-INFINITY));
     }
     amx_attn_barrier();
-    _tile_loadd(0, q, dp * 2);
-    _tile_loadd(1, q + 32, dp * 2);
-    _tile_loadd(2, wide ? q + 64 : q + 16 * dp, dp * 2);
-    _tile_loadd(3, wide ? q + 96 : q + 16 * dp + 32, dp * 2);
+    _tile_loadd(0, q, AMX_DIM * 2);
+    _tile_loadd(1, q + 32, AMX_DIM * 2);
+    _tile_loadd(2, q + 16 * AMX_DIM, AMX_DIM * 2);
+    _tile_loadd(3, q + 16 * AMX_DIM + 32, AMX_DIM * 2);
     for (int b = v->page0; b < pages; b++) {
         int n = v->cols - b * 4 < 4 ? v->cols - b * 4 : 4;
         for (int c = 0; c < 4; c++) {
             if (c < n) {
-                amx_attn_column(keys[b] + c * 32, s + b * AMX_PAGE + c * 16, ld, wide);
+                amx_attn_column(keys[b] + c * 32, s + b * AMX_PAGE + c * 16, ld);
             }
             if (b > v->page0) {
-                amx_attn_top(s, ld, v, b - 1, c * rows / 4, (c + 1) * rows / 4, top);
+                amx_attn_top(s, ld, v, b - 1, c * 8, c * 8 + 8, top);
             }
             amx_attn_barrier();
         }
     }
     if (pages > v->page0) {
-        amx_attn_top(s, ld, v, pages - 1, 0, rows, top);
+        amx_attn_top(s, ld, v, pages - 1, 0, 32, top);
     }
 }
 
 /* Probabilities of rows [r0, r0 + 4) of a page; sum: their sums in every lane. */
-static inline __attribute__((always_inline)) void
-amx_attn_powers(const float *s, size_t ld, const struct amx_seen *v, int page, int r0, float unit,
-                const float *neg, float *sum, uint16_t *p, size_t ldp)
+static inline void amx_attn_powers(const float *s, size_t ld, const struct amx_seen *v, int page,
+                                   int r0, float unit, const float *neg, float *sum, uint16_t *p)
 {
     int full = page >= v->full0 && page < v->full1;
     vf u = vf_set1(unit);
@@ -278,20 +268,20 @@ amx_attn_powers(const float *s, size_t ld, const struct amx_seen *v, int page, i
         }
         vf_store(sum + r * 16, t);
         for (int c = 0; c < 4; c += 2) {
-            _mm512_storeu_si512((void *)(p + (size_t)r * ldp + c * 16),
+            _mm512_storeu_si512((void *)(p + r * AMX_PROBS + c * 16),
                                 (__m512i)_mm512_cvtne2ps_pbh(e[c + 1], e[c]));
         }
     }
 }
 
-/* A quarter of a page's products: 32 keys with 32 of the 64 dimensions. */
-static inline __attribute__((always_inline)) void
-amx_attn_values(const uint16_t *p, size_t ldp, const uint16_t *value, size_t step, int quarter)
+/* A quarter of a page's products: 32 keys with 32 dimensions. */
+static inline void amx_attn_values(const uint16_t *p, const uint16_t *value, int quarter)
 {
-    const uint16_t *b = value + (quarter >= 2 ? 16 * step / 2 : 0);
+    const size_t step = AMX_DIM * 4;
+    const uint16_t *b = value + (quarter >= 2 ? 16 * AMX_DIM * 2 : 0);
     amx_attn_barrier();
     if (quarter % 2 == 0) {
-        _tile_loadd(4, p + (quarter / 2) * 32, ldp * 2);
+        _tile_loadd(4, p + (quarter / 2) * 32, AMX_PROBS * 2);
         _tile_loadd(6, b, step);
         _tile_dpbf16ps(0, 4, 6);
         _tile_loadd(7, b + 32, step);
@@ -304,39 +294,33 @@ amx_attn_values(const uint16_t *p, size_t ldp, const uint16_t *value, size_t ste
     }
 }
 
-/* 64 dimensions of 16 rows' sums of values to o. With sum the probabilities are made here, else
- * they are in p already. */
-static inline __attribute__((always_inline)) void
-amx_attn_sums(const float *s, size_t ld, const struct amx_seen *v, float unit, const float *neg,
-              float *sum, uint16_t *p, size_t ldp, size_t next, const uint16_t *const *values,
-              int col, int d, float *o)
+/* Sums of values of 16 rows to o. p: (16, AMX_PROBS), two pages' probabilities by turns. */
+static inline void amx_attn_sums(const float *s, size_t ld, const struct amx_seen *v, float unit,
+                                 const float *neg, float *sum, uint16_t *p,
+                                 const uint16_t *const *values, float *o)
 {
     int pages = (v->cols + 3) / 4;
-    size_t step = (size_t)d * 4;
 
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
     for (int b = v->page0; b <= pages; b++) {
-        const uint16_t *value = b > v->page0 ? values[b - 1] + 2 * col : NULL;
         /* the last page's second half is read only where a row sees it */
         int n = b > v->page0 ? (v->cols - (b - 1) * 4 > 2 ? 4 : 2) : 0;
-        uint16_t *now = p + (size_t)b % next * AMX_PAGE;
-        const uint16_t *then = p + (size_t)(b - 1) % next * AMX_PAGE;
         for (int i = 0; i < 4; i++) {
-            if (sum && b < pages) {
-                amx_attn_powers(s, ld, v, b, i * 4, unit, neg, sum, now, ldp);
+            if (b < pages) {
+                amx_attn_powers(s, ld, v, b, i * 4, unit, neg, sum, p + b % 2 * AMX_PAGE);
             }
             if (i < n) {
-                amx_attn_values(then, ldp, value, step, i);
+                amx_attn_values(p + (b + 1) % 2 * AMX_PAGE, values[b - 1], i);
             }
         }
     }
-    _tile_stored(0, o, (size_t)d * 4);
-    _tile_stored(1, o + 16, (size_t)d * 4);
-    _tile_stored(2, o + 32, (size_t)d * 4);
-    _tile_stored(3, o + 48, (size_t)d * 4);
+    _tile_stored(0, o, AMX_DIM * 4);
+    _tile_stored(1, o + 16, AMX_DIM * 4);
+    _tile_stored(2, o + 32, AMX_DIM * 4);
+    _tile_stored(3, o + 48, AMX_DIM * 4);
     amx_attn_barrier();
 }
 
@@ -360,54 +344,31 @@ static inline vf amx_attn_across(const float *x, int max)
     return v[0];
 }
 
-static inline __attribute__((always_inline)) void
-amx_attn_rows(const struct kern_attn *a, struct kern_rows *w, const uint16_t *const *keys,
-              const uint16_t *const *values, int n, const int *lo, const int *hi, float *m,
-              float *l, int d)
-{
-    size_t ld = KERN_SCORE_LD(n), ldp = d == 64 ? 128 : KERN_PROB_LD(n);
-    float unit = kern_unit(&a->s), neg[16];
-    float top[32 * 16] __attribute__((aligned(64))), sum[16 * 16] __attribute__((aligned(64)));
-    int rows = d == 64 ? 32 : 16;
-
-    for (int i = 0; i < w->n; i += rows) {
-        struct amx_seen v;
-        vf most;
-        float *s = w->s + (size_t)i * ld;
-        amx_attn_seen(&v, lo + i, hi + i, w->n - i < rows ? w->n - i : rows);
-        amx_attn_scores(w->q + (size_t)(i * d), keys, &v, s, ld, top, d == 128);
-        for (int j = 0; j < rows && i + j < w->n; j += 16) {
-            uint16_t *p = d == 64 ? w->p : w->p + (size_t)(i + j) * ldp;
-            float *o = w->o + (size_t)((i + j) * d);
-            amx_attn_seen(&v, lo + i + j, hi + i + j, w->n - i - j < 16 ? w->n - i - j : 16);
-            most = vf_mul(amx_attn_across(top + j * 16, 1), vf_set1(unit));
-            vf_store(m + i + j, most);
-            vf_store(neg, vf_sub(vf_set1(-0.0f), most));
-            memset(sum, 0, sizeof sum);
-            if (d == 64) {
-                amx_attn_sums(s + (size_t)j * ld, ld, &v, unit, neg, sum, p, ldp, 2, values, 0, d,
-                              o);
-            } else {
-                amx_attn_sums(s, ld, &v, unit, neg, sum, p, ldp, KERN_SEG_PAGES, values, 0, d, o);
-                amx_attn_sums(s, ld, &v, unit, neg, NULL, p, ldp, KERN_SEG_PAGES, values, 64, d,
-                              o + 64);
-            }
-            vf_store(l + i + j, amx_attn_across(sum, 0));
-        }
-    }
-}
-
 static int kern_attn_tiles(const struct kern_attn *a, struct kern_rows *w,
                            const uint16_t *const *keys, const uint16_t *const *values, int n,
                            const int *lo, const int *hi, float *m, float *l)
 {
-    if (w->n < 12 || a->s.softcap > 0.0f || (a->s.head_dim != 64 && a->s.head_dim != 128)) {
+    size_t ld = KERN_SCORE_LD(n);
+    float unit = kern_unit(&a->s), neg[16], top[32 * 16], sum[16 * 16];
+
+    if (w->n < AMX_FEW || a->s.softcap > 0.0f || a->s.head_dim != AMX_DIM) {
         return 0;
     }
-    if (a->s.head_dim == 64) {
-        amx_attn_rows(a, w, keys, values, n, lo, hi, m, l, 64);
-    } else {
-        amx_attn_rows(a, w, keys, values, n, lo, hi, m, l, 128);
+    for (int i = 0; i < w->n; i += 32) {
+        struct amx_seen v;
+        float *s = w->s + (size_t)i * ld;
+        amx_attn_seen(&v, lo + i, hi + i, w->n - i < 32 ? w->n - i : 32);
+        amx_attn_scores(w->q + (size_t)(i * AMX_DIM), keys, &v, s, ld, top);
+        for (int j = i; j < i + 32 && j < w->n; j += 16) {
+            vf most = vf_mul(amx_attn_across(top + (j - i) * 16, 1), vf_set1(unit));
+            vf_store(m + j, most);
+            vf_store(neg, vf_sub(vf_set1(-0.0f), most));
+            memset(sum, 0, sizeof sum);
+            amx_attn_seen(&v, lo + j, hi + j, w->n - j < 16 ? w->n - j : 16);
+            amx_attn_sums(w->s + (size_t)j * ld, ld, &v, unit, neg, sum, w->p, values,
+                          w->o + (size_t)(j * AMX_DIM));
+            vf_store(l + j, amx_attn_across(sum, 0));
+        }
     }
     return 1;
 }

@@ -204,8 +204,10 @@ static void kern_bwd_rows(const struct kern_attn_bwd *a, const uint16_t *const *
     int n = pages * PLAN_KV_BLOCK;
     const uint16_t *kk[KERN_ATTN_KEYS / PLAN_KV_BLOCK];
     size_t at = (size_t)g * PLAN_LEAF + (size_t)i, dp = (size_t)w->dp;
+    int seen = (w->q0 + i + 31 - w->k0) / PLAN_KV_BLOCK + 1; /* pages up to the last query */
 
-    for (int b = 0; b < pages; b++) {
+    seen = seen < pages ? seen : pages;
+    for (int b = 0; b < seen; b++) {
         const uint16_t *vd = w->vd + (size_t)b * PLAN_KV_BLOCK * dp;
         kk[b] = w->kk + (size_t)b * PLAN_KV_BLOCK * dp;
         kern_mul(w->qr + at * dp, dp, 32, &keys[b], d, PLAN_KV_BLOCK * 2, PLAN_KV_BLOCK, d,
@@ -227,11 +229,11 @@ static void kern_bwd_rows(const struct kern_attn_bwd *a, const uint16_t *const *
                       w->sr + r * KERN_PROB_KEYS);
     }
     if (w->k_finite) {
-        kern_mul(w->sr, KERN_PROB_KEYS, 32, kk, PLAN_KV_BLOCK, (size_t)d * 2, d, n,
-                 w->dq + at * (size_t)d, (size_t)d, 1, w->tmp);
+        kern_mul(w->sr, KERN_PROB_KEYS, 32, kk, PLAN_KV_BLOCK, (size_t)d * 2, d,
+                 seen * PLAN_KV_BLOCK, w->dq + at * (size_t)d, (size_t)d, 1, w->tmp);
     } else {
-        kern_mul_careful(w->sr, KERN_PROB_KEYS, 32, kk, PLAN_KV_BLOCK, (size_t)d * 2, d, n,
-                         w->dq + at * (size_t)d, (size_t)d, 1, lo, hi, 0);
+        kern_mul_careful(w->sr, KERN_PROB_KEYS, 32, kk, PLAN_KV_BLOCK, (size_t)d * 2, d,
+                         seen * PLAN_KV_BLOCK, w->dq + at * (size_t)d, (size_t)d, 1, lo, hi, 0);
     }
 }
 
@@ -244,11 +246,18 @@ static void kern_bwd_keys(const struct kern_attn_bwd *a, struct kern_leaf *w, in
     const uint16_t *qt = w->qt + (size_t)g * (size_t)w->dp * KERN_LEAF_LD + qs;
     int n = (w->nk + 15) / 16 * 16, lo[KERN_ATTN_KEYS], hi[KERN_ATTN_KEYS];
 
+    for (int j = 0; j < n && w->q_finite; j += PLAN_KV_BLOCK) {
+        /* queries before a page's first key add nothing to it */
+        int skip = w->k0 + j - w->q0 - qs > 0 ? (w->k0 + j - w->q0 - qs) / 32 * 32 : 0;
+        int cols = n - j < PLAN_KV_BLOCK ? n - j : PLAN_KV_BLOCK, k = qe - qs - skip;
+        const uint16_t *pj = pp + (size_t)skip * KERN_ATTN_KEYS + 2 * j;
+        const uint16_t *sj = sp + (size_t)skip * KERN_ATTN_KEYS + 2 * j;
+        kern_mul(gt + skip, KERN_LEAF_LD, w->d, &pj, k, KERN_ATTN_KEYS * 2, cols, k, w->dvt + j,
+                 KERN_KEYS_LD, g > 0, w->tmp);
+        kern_mul(qt + skip, KERN_LEAF_LD, w->d, &sj, k, KERN_ATTN_KEYS * 2, cols, k, w->dkt + j,
+                 KERN_KEYS_LD, g > 0, w->tmp);
+    }
     if (w->q_finite) {
-        kern_mul(gt, KERN_LEAF_LD, w->d, &pp, qe - qs, KERN_ATTN_KEYS * 2, n, qe - qs, w->dvt,
-                 KERN_KEYS_LD, g > 0, w->tmp);
-        kern_mul(qt, KERN_LEAF_LD, w->d, &sp, qe - qs, KERN_ATTN_KEYS * 2, n, qe - qs, w->dkt,
-                 KERN_KEYS_LD, g > 0, w->tmp);
         return;
     }
     for (int j = 0; j < n; j++) {
