@@ -83,6 +83,29 @@ static void test_expf_edges(void **state)
     assert_true(isnan(vmath_expf(NAN)));
 }
 
+static void test_pow2f(void **state)
+{
+    long double max = 0;
+    double at = 0;
+    (void)state;
+    for (int i = -12600000; i < 12800000; i++) {
+        float x = (float)i * 1e-5f;
+        long double want = exp2l((long double)x);
+        worst(&max, fabsl((long double)vmath_pow2f(x) - want) / want, (double)x, &at);
+    }
+    print_message("pow2f: %.3Le relative at %a\n", max, at);
+    assert_true(max < 1.02e-4L);
+    for (int i = -126; i < 128; i++) {
+        assert_true(vmath_pow2f((float)i) == ldexpf(1.0f, i));
+    }
+    assert_int_equal(bits(vmath_pow2f(nextafterf(VMATH_POW2_MIN, -INFINITY))), 0);
+    assert_int_equal(bits(vmath_pow2f(-INFINITY)), 0);
+    assert_true(isfinite(vmath_pow2f(nextafterf(VMATH_POW2_MAX, 0.0f))));
+    assert_true(vmath_pow2f(VMATH_POW2_MAX) == INFINITY);
+    assert_true(vmath_pow2f(INFINITY) == INFINITY);
+    assert_true(isnan(vmath_pow2f(NAN)));
+}
+
 static void test_logf(void **state)
 {
     long double max = 0;
@@ -246,11 +269,11 @@ static int flush(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_expf),    cmocka_unit_test(test_expf_edges),
-        cmocka_unit_test(test_logf),    cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_exp_log), cmocka_unit_test(test_sincos),
-        cmocka_unit_test(test_powi),    cmocka_unit_test(test_tanhf),
-        cmocka_unit_test(test_gelu),
+        cmocka_unit_test(test_expf),       cmocka_unit_test(test_expf_edges),
+        cmocka_unit_test(test_pow2f),      cmocka_unit_test(test_logf),
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_exp_log),
+        cmocka_unit_test(test_sincos),     cmocka_unit_test(test_powi),
+        cmocka_unit_test(test_tanhf),      cmocka_unit_test(test_gelu),
     };
     return cmocka_run_group_tests(tests, flush, NULL);
 }
