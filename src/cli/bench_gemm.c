@@ -126,7 +126,7 @@ static void gemm_fill(uint16_t *p, size_t n, uint64_t seed)
 
 static struct tensor gemm_tensor(struct gemm *g, void *data, int rows, int cols)
 {
-    struct tensor t = {g->dev, DTYPE_BF16, rows, cols, (cols + 31) / 32 * 32, data, 0};
+    struct tensor t = {g->dev, DTYPE_BF16, rows, cols, (cols + 31) / 32 * 32, data, 0, 0};
     return t;
 }
 

@@ -311,6 +311,7 @@ static void tp_linear_dw(struct device *d, const struct tensor *dy, const struct
         p = tp->grad[i].data == grad->data ? &tp->w->params[i] : p;
     }
     ASSERT(p);
+    device_settle(grad);
     for (int r = 0; r < tp->ranks; r++) {
         struct tensor *own;
         int at = 0;

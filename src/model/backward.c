@@ -121,8 +121,15 @@ void backward_close(struct backward *b)
 
 void backward_zero(struct backward *b)
 {
-    for (int i = 0; i < b->f->w->nparams; i++) {
-        device_zero(&b->grad[i]);
+    const struct weights *w = b->f->w;
+    for (int i = 0; i < w->nparams; i++) {
+        const struct param *p = &w->params[i];
+        /* linear_dw is the first to write the gradient of a product's weight */
+        if (p->kind == WEIGHTS_LINEAR || p == w->lm_head.w) {
+            device_forget(&b->grad[i]);
+        } else {
+            device_zero(&b->grad[i]);
+        }
     }
 }
 

@@ -46,6 +46,7 @@ struct backward {
 /* logit_rows: rows of logits that exist at a time, at least those of a leaf (PLAN_LEAF). */
 int backward_open(struct forward *f, int logit_rows, struct backward **out, struct err *e);
 void backward_close(struct backward *b);
+/* Gradients start anew; those of products are only forgotten (device_forget). */
 void backward_zero(struct backward *b);
 /* Bytes that backward_open will take: for its rows, and for the gradients. */
 int64_t backward_bytes(const struct weights *w, int max_rows, int logit_rows);

@@ -363,8 +363,21 @@ void device_download_f32(const struct tensor *t, float *dst)
     }
 }
 
+void device_forget(struct tensor *t)
+{
+    t->fresh = 1;
+}
+
+void device_settle(struct tensor *t)
+{
+    if (t->fresh) {
+        device_zero(t);
+    }
+}
+
 void device_zero(struct tensor *t)
 {
+    t->fresh = 0;
     if (t->dev->mem) {
         t->dev->mem->zero(t);
         return;

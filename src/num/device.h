@@ -105,7 +105,7 @@ struct adam_step {
 
 /* One parameter of an AdamW step; all (rows, cols). */
 struct adam_param {
-    struct tensor *grad;   /* i64; zero afterwards */
+    struct tensor *grad;   /* i64 */
     struct tensor *master; /* f32; or i16, what the bf16 weight lacks (dtype_split) */
     struct tensor *m, *v;  /* f32; or bf16, rounded up or down by a counter */
     struct tensor *w16;    /* plain rows; NULL: the weight is read from view */
@@ -124,7 +124,8 @@ struct device_ops {
     /* dx = dy W, dx bf16 or f32. */
     void (*linear_dx)(struct device *d, const struct tensor *dy, const struct wview *w,
                       struct tensor *dx);
-    /* grad (w->n, w->k) i64 += sum over leaves of dy^T x, each leaf rounded to the quantum. */
+    /* grad (w->n, w->k) i64 += sum over leaves of dy^T x, each leaf rounded to the quantum. Takes a
+     * forgotten grad, which is no longer one then. */
     void (*linear_dw)(struct device *d, const struct tensor *dy, const struct tensor *x,
                       const struct leaf_rows *leaves, struct tensor *grad);
     /* grad (1, cols) i64 += sum over leaves of dy. */
@@ -273,6 +274,10 @@ void device_upload_f32(struct tensor *t, const float *src);
 void device_upload_bf16(struct tensor *t, const uint16_t *src);
 void device_download_f32(const struct tensor *t, float *dst);
 void device_zero(struct tensor *t);
+/* The tensor counts as zero without its memory being written: until linear_dw writes it, or
+ * device_settle zeroes it. No other operation may see it before. */
+void device_forget(struct tensor *t);
+void device_settle(struct tensor *t);
 /* Host address of a row of a CPU-resident tensor; NULL when the device's memory is not the host's.
  */
 const void *device_host_row(const struct tensor *t, int64_t row);

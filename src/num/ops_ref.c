@@ -138,6 +138,7 @@ static void ref_linear_dw(struct device *d, const struct tensor *dy, const struc
                           const struct leaf_rows *leaves, struct tensor *grad)
 {
     struct dw_args a = {d, dy, x, NULL, grad, leaves};
+    device_settle(grad);
     pool_run(d->pool, linear_dw_task, &a, (int)grad->rows);
 }
 

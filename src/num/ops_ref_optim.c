@@ -110,7 +110,6 @@ static void adamw_task(void *arg, int r, int worker)
         adamw_put(a, r, c, x);
         adamw_moment(p->m, r, c, m, h & 0xffffu);
         adamw_moment(p->v, r, c, v, h >> 16);
-        ((int64_t *)p->grad->data)[r * p->grad->ld + c] = 0;
     }
 }
 

@@ -16,6 +16,7 @@ struct tensor {
     int64_t ld; /* elements from one row to the next; a multiple of 32, the tail of a row is zero */
     void *data; /* (rows, ld) */
     size_t size; /* bytes held; 0 for a view of another tensor */
+    int fresh;   /* 1: counts as zero, whatever the memory holds; see device_forget */
 };
 
 /* Rows [from, from + n) of t, sharing its memory. */

@@ -120,6 +120,7 @@ int optim_step(struct optim *o, struct tensor *grad, const struct optim_hyper *h
     }
     exact_init(&sq);
     for (int i = 0; i < o->w->nparams; i++) {
+        device_settle(&grad[i]);
         d->ops->sumsq(d, &grad[i], &sq);
     }
     if (exact_status(&sq) != STATUS_OK) {

@@ -19,7 +19,6 @@ struct trainer {
     struct forward *f;
     struct backward *b; /* NULL: scoring only */
     struct optim *opt;
-    int grad_zero;              /* 1: the last update left no gradient behind */
     struct tensor score_logits; /* scoring only */
     struct kv_store kv;
     int max_rows;
@@ -129,7 +128,6 @@ int trainer_open(struct weights *w, const struct trainer_opts *o, struct trainer
         return rc;
     }
     trainer_arrays(t);
-    t->grad_zero = 1;
     *out = t;
     return STATUS_OK;
 }
@@ -672,10 +670,7 @@ int trainer_step(struct trainer *t, struct train_sample *s, int n, const struct 
         r->step.tokens += loss_norm_tokens(s[i].mask, s[i].response);
     }
     weights_acquire(t->w);
-    if (!t->grad_zero) {
-        backward_zero(t->b);
-    }
-    t->grad_zero = 0;
+    backward_zero(t->b);
     rc = trainer_pass(t, s, n, 0, r, e);
     if (rc == STATUS_OK) {
         rc = trainer_pass(t, s, n, 1, r, e);
@@ -686,7 +681,6 @@ int trainer_step(struct trainer *t, struct train_sample *s, int n, const struct 
     }
     t0 = trainer_now();
     rc = optim_step(t->opt, t->b->grad, h, &r->grad_norm, e);
-    t->grad_zero = rc == STATUS_OK;
     r->optim_s = trainer_now() - t0;
     return rc;
 }

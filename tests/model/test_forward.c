@@ -527,6 +527,7 @@ static void check_layout(const char *dir, int entropy)
     backward_zero(all.b);
     for (int i = 0; i < all.m.w->nparams; i++) {
         const int64_t *x = device_host_row(&all.b->grad[i], 0);
+        device_settle(&all.b->grad[i]);
         assert_int_equal(x[0], 0);
     }
     for (int k = 0; k < 3; k++) {

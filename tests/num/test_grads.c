@@ -678,6 +678,7 @@ static void test_adamw(void **state)
     }
     /* without decay a weight whose gradient is zero and was always zero stays */
     device_zero(&m);
+    device_zero(&g);
     dev->ops->adamw(dev, &(struct adam_param){&g, &p, &m, &v, &w, NULL, 0, 0},
                     &(struct adam_step){1e-2f, 0.9f, 0.99f, 1e-8f, 0.1f, 1.0f, 1.0f, 1.0f});
     assert_true(memcmp(device_host_row(&p, 0), device_host_row(&w, 0), sizeof(float) * C) == 0);

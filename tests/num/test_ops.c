@@ -452,7 +452,7 @@ static void case_dw_leaves(struct device *d, const struct shape *s, struct resul
 {
     struct tensor x = filled(d, DTYPE_BF16, s->m, s->k, PLAIN),
                   dy = make(d, DTYPE_BF16, s->m, s->n);
-    struct tensor g = grads(d, s->n, s->k);
+    struct tensor g = grads(d, s->n, s->k), h = grads(d, s->n, s->k);
     float *p = malloc(sizeof(float) * (size_t)s->m * (size_t)s->n);
     int32_t *start = malloc(sizeof *start * (size_t)(s->m + 1));
     struct leaf_rows leaves = {0, start};
@@ -472,8 +472,14 @@ static void case_dw_leaves(struct device *d, const struct shape *s, struct resul
     d->ops->linear_dw(d, &dy, &x, &leaves, &g);
     assert_int_equal(device_fault(d, NULL), STATUS_OK);
     keep(out, "linear_dw of many leaves", &g);
+    device_forget(&h); /* what it holds is no part of the sum */
+    d->ops->linear_dw(d, &dy, &x, &leaves, &h);
+    assert_int_equal(device_fault(d, NULL), STATUS_OK);
+    assert_int_equal(h.fresh, 0);
+    keep(out, "linear_dw into a forgotten gradient", &h);
     free(p);
     free(start);
+    device_tensor_free(&h);
     device_tensor_free(&x);
     device_tensor_free(&dy);
     device_tensor_free(&g);

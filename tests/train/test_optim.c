@@ -265,7 +265,7 @@ static void first_step(void **state)
     grads_fill(&m, g, 3, 0.5);
     before = snapshot(o, 'x');
     assert_ok(optim_step(o, g, &h, &norm, &e), &e);
-    grads_fill(&m, g, 3, 0.5); /* the step has zeroed them */
+    grads_fill(&m, g, 3, 0.5);
     after = snapshot(o, 'x');
     for (int i = 0; i < m.w->nparams; i++) {
         for (int64_t r = 0; r < g[i].rows; r++) {
@@ -313,7 +313,7 @@ static void clipping(void **state)
     h.clip = norm2;
     assert_ok(optim_step(a, g, &h, &norm, &e), &e);
     near(norm, 2.0 * norm2, 1e-9 * norm, "norm", -1);
-    grads_fill(&m, g, 5, 0.1); /* the step has zeroed them */
+    grads_fill(&m, g, 5, 0.1);
     xa = snapshot(a, 'x');
     for (int64_t k = 0; k < weights_count(m.w); k++) {
         near(xa[k], xb[k], 1e-6 * fabs((double)xb[k]) + 2e-5 * h.lr, "clipped master", -1);

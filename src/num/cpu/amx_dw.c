@@ -35,6 +35,7 @@ struct dw_sums {
     int rows;
     int leaves; /* that were computed since the last flush */
     float room; /* that is left */
+    int fresh;  /* the gradient's memory counts as zero: the next flush writes it */
 };
 
 /* Leaf results on their way into the sums, and the sums on their way into the gradient. */
@@ -44,6 +45,7 @@ struct dw_work {
     int at, end;       /* vectors: DW_VECTORS to convert, then as many to flush if end says so */
     int slice;         /* at a time */
     int leaves;        /* in the sums that are flushed */
+    int fresh;         /* the flush writes, it does not add */
 };
 
 /* What a thread works with: the next block begins while the last leaves of one are converted. */
@@ -114,6 +116,11 @@ static inline void dw_flush(struct dw_state *d, const struct dw_work *w, int fro
         _mm512_store_si512(s->lo + v * 16, _mm512_setzero_si512());
         if (v / 2 < s->rows) {
             int64_t *out = dw_at(d, s, v);
+            if (w->fresh) { /* rows of whole lines; not read before the update */
+                _mm512_stream_si512((void *)out, q0);
+                _mm512_stream_si512((void *)(out + 8), q1);
+                continue;
+            }
             __m512i a0 = _mm512_loadu_si512((const void *)out);
             __m512i a1 = _mm512_loadu_si512((const void *)(out + 8));
             __m512i r0 = _mm512_add_epi64(a0, q0), r1 = _mm512_add_epi64(a1, q1);
@@ -133,7 +140,7 @@ static __attribute__((noinline)) void dw_slice(struct dw_state *d, int n)
     int from = w->at, to = from + n < w->end ? from + n : w->end;
     if (from < DW_VECTORS) {
         int stop = to < DW_VECTORS ? to : DW_VECTORS;
-        if (w->end > DW_VECTORS) {
+        if (w->end > DW_VECTORS && !w->fresh) {
             for (int v = from; v < stop && v / 2 < w->s->rows; v++) {
                 __builtin_prefetch(dw_at(d, w->s, v), 1, 2);
                 __builtin_prefetch(dw_at(d, w->s, v) + 8, 1, 2);
@@ -167,11 +174,23 @@ static void dw_begin(struct dw_state *d, int steps)
     d->due = NULL;
 }
 
-/* Nothing is left in the tiles, no leaf outside the gradient. */
-static void dw_drain(struct dw_state *d)
+/* The held leaves are the last before a flush. */
+static void dw_last(struct dw_state *d)
 {
     if (d->held.s) {
         d->held.end = 2 * DW_VECTORS;
+        d->held.fresh = d->held.s->fresh;
+        d->held.s->fresh = 0;
+    }
+}
+
+/* Nothing is left in the tiles, no leaf outside the gradient. */
+static void dw_drain(struct dw_state *d)
+{
+    if (d->held.s && d->held.end == DW_VECTORS) {
+        dw_last(d);
+    }
+    if (d->held.s) {
         amx_store(d->due, 0);
         AMX_BARRIER;
     }
@@ -250,10 +269,14 @@ static inline void dw_leaf(struct dw_state *d, const struct dw_tiles *o, int t0,
 
 /* A leaf whose values may be large, or are no numbers. */
 static void dw_plain(struct dw_state *d, const struct dw_tiles *o, int t0, int t1,
-                     const struct dw_sums *s)
+                     struct dw_sums *s)
 {
     float *c = d->c[0][0];
     dw_drain(d);
+    for (int r = 0; s->fresh && r < s->rows; r++) {
+        memset(dw_at(d, s, 2 * r), 0, 32 * sizeof *s->grad);
+    }
+    s->fresh = 0;
     dw_leaf(d, o, t0, t1, 0);
     amx_store(c, 0);
     AMX_BARRIER;
@@ -271,7 +294,7 @@ static void dw_unit(struct dw_state *d, const struct kern_dw *g, const struct dw
     float *c0 = d->c[d->turn][0], *c1 = d->c[d->turn][1];
 
     if (d->held.s == s && (bound > s->room || s->leaves + n > DW_LEAVES)) {
-        d->held.end = 2 * DW_VECTORS; /* the leaves before fill the sums */
+        dw_last(d); /* the leaves before fill the sums */
         s->leaves = 0;
         s->room = DW_ROOM;
     }
@@ -309,7 +332,7 @@ static void dw_block(struct dw_state *d, const struct kern_dw *g, const struct d
         }
     }
     if (d->held.s == s) {
-        d->held.end = 2 * DW_VECTORS;
+        dw_last(d);
     }
 }
 
@@ -355,12 +378,14 @@ int amx_dw(const struct kern_dw *g, int n0, int n1, void *scratch)
                 s->rows = n1 - n < 32 ? n1 - n : 32;
                 s->leaves = 0;
                 s->room = DW_ROOM;
+                s->fresh = g->fresh;
                 dw_block(d, g, &o, s, g->dyn + (size_t)(n / 32) * (size_t)g->nleaf,
                          g->xn + (size_t)(k / 32) * (size_t)g->nleaf);
             }
         }
     }
     dw_drain(d);
+    _mm_sfence(); /* what was streamed is seen by others when they see that this thread is done */
     return d->bad;
 }
 

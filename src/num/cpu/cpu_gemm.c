@@ -195,6 +195,11 @@ void cpu_linear_dw(struct device *d, const struct tensor *dy, const struct tenso
     t.g.grad = grad->data;
     t.g.ldg = grad->ld;
     t.g.scale = (float)((int64_t)1 << PLAN_QUANTUM);
+    t.g.fresh = grad->fresh && c->k.dw_norms;
+    if (!t.g.fresh) {
+        device_settle(grad);
+    }
+    grad->fresh = 0;
     t.nblocks = ceil_div(n, 16);
     t.kblocks = k / 16;
     cpu_scratch_all(d, 65536);

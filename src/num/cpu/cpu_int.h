@@ -7,7 +7,7 @@
 #include "num/cpu/kern.h"
 #include "num/device_int.h"
 
-#define CPU_STREAM ((size_t)4 << 20) /* bytes from which results are written past the caches */
+#define CPU_STREAM ((size_t)2 << 20) /* bytes from which results are written past the caches */
 
 struct cpu_scratch {
     void *p;

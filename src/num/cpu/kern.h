@@ -40,6 +40,7 @@ struct kern_dw {
     int64_t *grad;         /* (n, k) */
     int64_t ldg;
     float scale; /* 2^quantum */
+    int fresh;   /* grad counts as zero; only where dw_norms exists */
 };
 
 /* Where the tile of columns c to c + 15 and t tile tb begins: the tiles of 32 columns lie side by

@@ -43,7 +43,6 @@ static void kern_adamw_row(const struct kern_adamw *a)
                 vf_storebf_rand(a->v16 + i, v, vu_high(h));
             }
         }
-        memset(a->grad + i, 0, 16 * sizeof *a->grad);
     }
 }
 

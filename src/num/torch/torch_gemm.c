@@ -121,6 +121,7 @@ void torch_linear_dw(struct device *d, const struct tensor *dy, const struct ten
     struct aten *a;
     int mark;
 
+    device_settle(grad);
     if (!rows) {
         return;
     }

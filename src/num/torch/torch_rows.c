@@ -393,7 +393,6 @@ void torch_adamw(struct device *d, const struct adam_param *p, const struct adam
         struct tensor w = tensor_rows(p->w16, r, n);
         adamw_rows(t, &g, &x, &mm, &vv, s, p->decay, &w);
     }
-    device_zero(p->grad);
     if (p->view) {
         d->ops->pack(d, p->w16, p->view);
     }
