@@ -74,10 +74,10 @@ uint64_t mem_count(void)
     return atomic_load_explicit(&mem_n, memory_order_relaxed);
 }
 
-/* A line of /proc/self/status, in KiB there. */
-static int64_t mem_status(const char *key)
+/* A line of one of the kernel's files, in KiB there. */
+static int64_t mem_status(const char *path, const char *key)
 {
-    FILE *f = fopen("/proc/self/status", "re");
+    FILE *f = fopen(path, "re");
     char line[256];
     long long kib = -1;
     size_t n = strlen(key);
@@ -95,12 +95,17 @@ static int64_t mem_status(const char *key)
 
 int64_t mem_resident(void)
 {
-    return mem_status("VmRSS:");
+    return mem_status("/proc/self/status", "VmRSS:");
 }
 
 int64_t mem_peak(void)
 {
-    return mem_status("VmHWM:");
+    return mem_status("/proc/self/status", "VmHWM:");
+}
+
+int64_t mem_available(void)
+{
+    return mem_status("/proc/meminfo", "MemAvailable:");
 }
 
 void *mem_map(size_t n)

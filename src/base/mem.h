@@ -20,6 +20,8 @@ uint64_t mem_count(void);
  * say. */
 int64_t mem_resident(void);
 int64_t mem_peak(void);
+/* Bytes that this machine could still give without swapping; -1 when the system does not say. */
+int64_t mem_available(void);
 
 /* Large zeroed block of its own pages (huge pages where the kernel gives them). NULL on failure.
  * Free with mem_unmap and the same size. */

@@ -295,6 +295,7 @@ static int train_port_opts(struct train *t, struct err *e)
               : samples < 256                              ? (samples < 64 ? 64 : samples)
                                                            : 256);
     eo->max_context = (int)longest;
+    eo->mem_fraction = o->sglang_mem_fraction_static; /* not a number when unset: no share */
     to->max_tokens = o->use_dynamic_batch_size ? (int)o->max_tokens_per_gpu : 1;
     to->micro_batch = o->use_dynamic_batch_size ? 0 : (int)o->micro_batch_size;
     train_batch_opts(t, samples);

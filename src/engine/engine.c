@@ -1,7 +1,6 @@
-/* Owns scheduling: which rows the next forward pass holds. Prompts are computed but for their last
- * token; every sample starts by computing that token itself, which makes its first step an ordinary
- * decode step and needs no stored logits. A sample is admitted only when pages for its whole length
- * are there, so a running sample never waits for memory. */
+/* Owns requests, samples and their life: who waits, who runs, who is done. Which rows a step
+ * computes is decided in roster.c. Prompts are computed up to their last token, whose row gives the
+ * logits of the first new token; after that a sample is one row per step. */
 #include "engine/engine.h"
 
 #include <string.h>
@@ -11,62 +10,7 @@
 #include "base/rng.h"
 #include "base/status.h"
 #include "base/thread.h"
-#include "engine/kv.h"
-#include "model/forward.h"
-
-struct engine_queued {
-    struct engine_group q; /* tokens is our copy */
-    int32_t *pages;        /* prompt pages, NULL until the first chunk */
-    int done;              /* prompt rows computed, of ntokens - 1 */
-    int started;           /* samples started */
-    int finished;          /* samples finished: the group goes with the last */
-    struct engine_queued *next;
-};
-
-struct engine_sample {
-    struct engine_queued *group; /* NULL: the slot is free */
-    int index;
-    int32_t *pages;  /* (pages_per_sample) */
-    int npages;      /* held */
-    int32_t *tokens; /* response (max_context) */
-    float *logps;
-    int n;
-    enum engine_finish finish;
-    int done;
-};
-
-struct engine {
-    struct weights *w;
-    struct engine_opts o;
-    struct forward *f;
-    struct kv_pool kv;
-    struct tensor logits, probs; /* (max_running, V) f32 */
-    float *host[2];              /* their copies where the host cannot read the device's memory */
-    float *max, *logz;
-    struct sampler **samplers; /* one per thread */
-    struct engine_queued *head, *tail;
-    struct engine_sample *slots;           /* (max_running) */
-    int running, waiting, reserved, taken; /* reserved: pages promised to running samples */
-    int pages_per_sample;
-    int64_t version; /* of the weights that wrote the pages in use */
-    /* rows of a step */
-    struct row_seq *seq;
-    int32_t *pos, *tok, *idx;
-    int *slot_of; /* slot of decode row i */
-    int ndecode;
-    struct engine_stats stats;
-};
-
-static int pages_for(int tokens)
-{
-    return (tokens + PLAN_KV_BLOCK - 1) / PLAN_KV_BLOCK;
-}
-
-/* Pages a sample may come to hold of its own: all but the prompt's full pages, which are shared. */
-static int engine_own_pages(const struct engine_queued *q)
-{
-    return pages_for(q->q.ntokens + q->q.max_new) - (q->q.ntokens - 1) / PLAN_KV_BLOCK;
-}
+#include "engine/engine_int.h"
 
 static void engine_defaults(const struct weights *w, struct engine_opts *o)
 {
@@ -75,12 +19,40 @@ static void engine_defaults(const struct weights *w, struct engine_opts *o)
     o->chunk = o->chunk > 0 ? o->chunk : 512;
 }
 
+/* Bytes of a sample's tokens, log-probs, versions and marks. */
+static size_t engine_text_bytes(int max_context)
+{
+    size_t one = sizeof(int64_t) + sizeof(int32_t) + sizeof(float) + 1;
+    return ((size_t)max_context * one + 63) / 64 * 64;
+}
+
+/* Pages that the options ask for: a budget, a share of what is free, or what `running` samples
+ * need, up to half of the machine's memory. */
+static int64_t engine_page_count(const struct weights *w, const struct engine_opts *o, int running)
+{
+    const struct arch *a = &w->arch;
+    int64_t page = (int64_t)device_kv_page_bytes(w->dev, a->n_layers, a->n_kv_heads, a->head_dim);
+    int64_t memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    int64_t most = memory / 2, all = (int64_t)engine_blocks(o->max_context) * running, pages;
+
+    if (o->kv_bytes > 0) {
+        pages = o->kv_bytes / page;
+    } else if (o->mem_fraction > 0.0) {
+        int64_t left = mem_available();
+        pages = (int64_t)(o->mem_fraction * (double)(left > 0 ? left : memory)) / page;
+    } else {
+        pages = all * page > most ? most / page : all;
+    }
+    pages = pages < engine_blocks(o->max_context) + 1 ? engine_blocks(o->max_context) + 1 : pages;
+    return pages < 1 << 30 ? pages : 1 << 30;
+}
+
 double engine_pages(int prompt, int max_new, int n)
 {
-    /* the last token is sampled, not read; a prompt's pages are held once, until its last sample
-     * has begun and took a copy of what is not full */
+    /* the last token is sampled, not read; a prompt's full pages are held once, and every sample
+     * has a copy of what is not full */
     int full = (prompt - 1) / PLAN_KV_BLOCK;
-    return pages_for(prompt + max_new - 1) - full + (double)full / n;
+    return engine_blocks(prompt + max_new - 1) - full + (double)full / n;
 }
 
 int64_t engine_bytes(const struct weights *w, const struct engine_opts *opts, int running,
@@ -89,23 +61,76 @@ int64_t engine_bytes(const struct weights *w, const struct engine_opts *opts, in
     struct engine_opts o = *opts;
     int64_t page = (int64_t)device_kv_page_bytes(w->dev, w->arch.n_layers, w->arch.n_kv_heads,
                                                  w->arch.head_dim);
+    double most;
+
     engine_defaults(w, &o);
     running = running < o.max_running ? running : o.max_running;
+    most = (double)engine_page_count(w, &o, o.max_running);
+    pages = pages * running < most ? pages * running : most;
     return forward_bytes(w, running + o.chunk, 0, FORWARD_KEEP_ALL, 0) +
            2 * device_tensor_bytes(DTYPE_F32, running, w->arch.vocab) +
-           (int64_t)((double)page * pages * running);
+           (int64_t)((double)page * pages) + (int64_t)engine_text_bytes(o.max_context) * running;
+}
+
+static int engine_slots(struct engine *g, struct err *e)
+{
+    size_t n = (size_t)g->o.max_running, len = (size_t)g->o.max_context;
+    size_t one = engine_text_bytes(g->o.max_context);
+    char *at;
+
+    g->text_size = n * one;
+    g->text = mem_map(g->text_size); /* touched only as far as samples grow */
+    if (!g->text) {
+        return ERR(e, STATUS_NOMEM, "no memory for %d samples of %d tokens", g->o.max_running,
+                   g->o.max_context);
+    }
+    g->slots = mem_alloc(sizeof *g->slots * n);
+    g->live = mem_alloc(sizeof *g->live * n);
+    at = g->text;
+    for (size_t i = 0; i < n; i++, at += one) {
+        struct engine_sample *s = &g->slots[i];
+        s->versions = (int64_t *)(void *)at;
+        s->tokens = (int32_t *)(void *)(at + len * sizeof(int64_t));
+        s->logps = (float *)(void *)(s->tokens + len);
+        s->mixed = (uint8_t *)(s->logps + len);
+        s->pages = mem_alloc(sizeof *s->pages * (size_t)g->pages_per_sample);
+    }
+    return STATUS_OK;
+}
+
+static int engine_logit_rows(struct engine *g, struct err *e)
+{
+    struct weights *w = g->w;
+    size_t n = (size_t)g->o.max_running;
+    int rc = device_tensor(w->dev, &g->logits, DTYPE_F32, (int64_t)n, w->arch.vocab, e);
+
+    if (rc == STATUS_OK) {
+        rc = device_tensor(w->dev, &g->probs, DTYPE_F32, (int64_t)n, w->arch.vocab, e);
+    }
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    for (int i = 0; i < 2 && !device_host_row(&g->logits, 0); i++) {
+        g->host[i] = mem_alloc(sizeof(float) * n * (size_t)w->arch.vocab);
+    }
+    g->max = mem_alloc(sizeof(float) * n);
+    g->logz = mem_alloc(sizeof(float) * n);
+    g->samplers = mem_alloc(sizeof *g->samplers * (size_t)pool_size(w->dev->pool));
+    for (int i = 0; i < pool_size(w->dev->pool); i++) {
+        g->samplers[i] = sampler_new(w->arch.vocab);
+    }
+    return STATUS_OK;
 }
 
 int engine_open(struct weights *w, const struct engine_opts *o, struct engine **out, struct err *e)
 {
     struct engine *g = mem_alloc(sizeof *g);
-    int64_t page = (int64_t)device_kv_page_bytes(w->dev, w->arch.n_layers, w->arch.n_kv_heads,
-                                                 w->arch.head_dim);
-    int64_t memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE), pages;
-    int rows, rc;
+    size_t rows;
+    int rc;
 
     g->w = w;
     g->o = *o;
+    g->version = w->version;
     engine_defaults(w, &g->o);
     if (g->o.max_context > w->positions) {
         rc = ERR(e, STATUS_INPUT, "a context of %d tokens, the model has positions for %d",
@@ -113,69 +138,34 @@ int engine_open(struct weights *w, const struct engine_opts *o, struct engine **
         mem_free(g);
         return rc;
     }
-    g->pages_per_sample = pages_for(g->o.max_context);
-    pages = (int64_t)g->pages_per_sample * g->o.max_running;
-    if (o->kv_bytes > 0) {
-        pages = o->kv_bytes / page;
-    } else if (pages * page > memory / 2) {
-        pages = memory / 2 / page;
-    }
-    pages = pages < g->pages_per_sample + 1 ? g->pages_per_sample + 1 : pages;
-    rows = g->o.max_running + g->o.chunk;
-    rc = forward_open(w, rows, 0, &g->f, e);
+    g->pages_per_sample = engine_blocks(g->o.max_context);
+    rows = (size_t)g->o.max_running + (size_t)g->o.chunk;
+    rc = forward_open(w, (int)rows, 0, &g->f, e);
     if (rc == STATUS_OK) {
-        rc = kv_open(&g->kv, w, (int)pages, e);
+        rc = kv_open(&g->kv, w, (int)engine_page_count(w, &g->o, g->o.max_running), e);
     }
     if (rc == STATUS_OK) {
-        rc = device_tensor(w->dev, &g->logits, DTYPE_F32, g->o.max_running, w->arch.vocab, e);
+        radix_open(&g->tree, &g->kv);
+        rc = engine_logit_rows(g, e);
     }
     if (rc == STATUS_OK) {
-        rc = device_tensor(w->dev, &g->probs, DTYPE_F32, g->o.max_running, w->arch.vocab, e);
+        rc = engine_slots(g, e);
     }
     if (rc != STATUS_OK) {
         engine_close(g);
         return rc;
     }
-    for (int i = 0; i < 2 && !device_host_row(&g->logits, 0); i++) {
-        g->host[i] = mem_alloc(sizeof(float) * (size_t)g->o.max_running * (size_t)w->arch.vocab);
-    }
-    g->max = mem_alloc(sizeof(float) * (size_t)g->o.max_running);
-    g->logz = mem_alloc(sizeof(float) * (size_t)g->o.max_running);
-    g->samplers = mem_alloc(sizeof *g->samplers * (size_t)pool_size(w->dev->pool));
-    for (int i = 0; i < pool_size(w->dev->pool); i++) {
-        g->samplers[i] = sampler_new(w->arch.vocab);
-    }
-    g->slots = mem_alloc(sizeof *g->slots * (size_t)g->o.max_running);
-    for (int i = 0; i < g->o.max_running; i++) {
-        g->slots[i].pages = mem_alloc(sizeof(int32_t) * (size_t)g->pages_per_sample);
-    }
-    g->seq = mem_alloc(sizeof *g->seq * (size_t)rows);
-    g->pos = mem_alloc(sizeof(int32_t) * (size_t)rows);
-    g->tok = mem_alloc(sizeof(int32_t) * (size_t)rows);
+    g->seq = mem_alloc(sizeof *g->seq * rows);
+    g->pos = mem_alloc(sizeof(int32_t) * rows);
+    g->tok = mem_alloc(sizeof(int32_t) * rows);
     g->idx = mem_alloc(sizeof(int32_t) * (size_t)g->o.max_running);
-    g->slot_of = mem_alloc(sizeof(int) * (size_t)g->o.max_running);
+    g->sampled = mem_alloc(sizeof *g->sampled * (size_t)g->o.max_running);
     *out = g;
     return STATUS_OK;
 }
 
-static void engine_drop_group(struct engine *g, struct engine_queued *q)
+static void engine_drop(struct engine_request *q)
 {
-    struct engine_queued **at = &g->head;
-    g->tail = NULL;
-    while (*at) {
-        if (*at == q) {
-            *at = q->next;
-        } else {
-            g->tail = *at;
-            at = &(*at)->next;
-        }
-    }
-    if (q->pages) {
-        for (int i = 0; i < pages_for(q->q.ntokens - 1); i++) {
-            kv_give(&g->kv, q->pages[i]);
-        }
-    }
-    mem_free(q->pages);
     mem_free((void *)(uintptr_t)q->q.tokens);
     mem_free(q);
 }
@@ -186,39 +176,39 @@ void engine_close(struct engine *g)
         return;
     }
     while (g->head) {
-        engine_drop_group(g, g->head);
+        struct engine_request *q = g->head;
+        g->head = q->next;
+        engine_drop(q);
     }
     for (int i = 0; g->slots && i < g->o.max_running; i++) {
         mem_free(g->slots[i].pages);
-        mem_free(g->slots[i].tokens);
-        mem_free(g->slots[i].logps);
     }
     for (int i = 0; g->samplers && i < pool_size(g->w->dev->pool); i++) {
         sampler_free(g->samplers[i]);
     }
     forward_close(g->f);
+    radix_close(&g->tree);
     kv_close(&g->kv);
     device_tensor_free(&g->logits);
     device_tensor_free(&g->probs);
+    mem_unmap(g->text, g->text_size);
     mem_free(g->host[0]);
     mem_free(g->host[1]);
     mem_free(g->max);
     mem_free(g->logz);
     mem_free(g->samplers);
     mem_free(g->slots);
+    mem_free(g->live);
     mem_free(g->seq);
     mem_free(g->pos);
     mem_free(g->tok);
     mem_free(g->idx);
-    mem_free(g->slot_of);
+    mem_free(g->sampled);
     mem_free(g);
 }
 
-int engine_submit(struct engine *g, const struct engine_group *q, struct err *e)
+static int engine_check_group(const struct engine *g, const struct engine_group *q, struct err *e)
 {
-    struct engine_queued *n;
-    int32_t *copy;
-
     if (q->ntokens < 1 || q->n < 1 || q->max_new < 1) {
         return ERR(e, STATUS_INPUT,
                    "a prompt of %d tokens, %d samples of %d new tokens: each must be at least 1",
@@ -246,9 +236,21 @@ int engine_submit(struct engine *g, const struct engine_group *q, struct err *e)
                        q->tokens[i], g->w->arch.vocab);
         }
     }
-    if (pages_for(q->ntokens + q->max_new) + 1 > g->kv.n) {
+    if (engine_blocks(q->ntokens + q->max_new) + 1 > g->kv.n) {
         return ERR(e, STATUS_INPUT, "a sample of %d tokens needs %d KV pages, the engine has %d",
-                   q->ntokens + q->max_new, pages_for(q->ntokens + q->max_new) + 1, g->kv.n);
+                   q->ntokens + q->max_new, engine_blocks(q->ntokens + q->max_new) + 1, g->kv.n);
+    }
+    return STATUS_OK;
+}
+
+int engine_submit(struct engine *g, const struct engine_group *q, struct err *e)
+{
+    struct engine_request *n;
+    int32_t *copy;
+    int rc = engine_check_group(g, q, e);
+
+    if (rc != STATUS_OK) {
+        return rc;
     }
     n = mem_alloc(sizeof *n);
     n->q = *q;
@@ -263,134 +265,6 @@ int engine_submit(struct engine *g, const struct engine_group *q, struct err *e)
     g->tail = n;
     g->waiting += q->n;
     return STATUS_OK;
-}
-
-/* Starts a sample of a group whose prompt is computed. 0 when there is no slot or no memory. */
-static int engine_start(struct engine *g, struct engine_queued *q)
-{
-    int own = engine_own_pages(q), full = (q->q.ntokens - 1) / PLAN_KV_BLOCK;
-    int last = q->q.ntokens - 1;
-    struct engine_sample *s = NULL;
-
-    if (g->kv.free - g->reserved < own) {
-        return 0;
-    }
-    for (int i = 0; i < g->o.max_running && !s; i++) {
-        s = g->slots[i].group ? NULL : &g->slots[i];
-    }
-    if (!s) {
-        return 0;
-    }
-    s->group = q;
-    s->index = q->started++;
-    s->n = 0;
-    s->done = 0;
-    s->npages = 0;
-    for (int i = 0; i < full; i++) {
-        kv_share(&g->kv, q->pages[i]);
-        s->pages[s->npages++] = q->pages[i];
-    }
-    s->pages[s->npages++] = kv_take(&g->kv);
-    if (last % PLAN_KV_BLOCK) {
-        kv_copy(&g->kv, q->pages[full], s->pages[full]);
-    }
-    g->reserved += own - 1;
-    s->tokens = mem_alloc(sizeof(int32_t) * (size_t)q->q.max_new);
-    s->logps = mem_alloc(sizeof(float) * (size_t)q->q.max_new);
-    g->running++;
-    g->waiting--;
-    return 1;
-}
-
-/* Prompt rows of a group that fit into `room` rows; returns the rows taken. Pages are taken only
- * while `keep` stay free: what a sample of this group or of one before it needs to start. */
-static int engine_prefill(struct engine *g, struct engine_queued *q, int row, int nseq, int room,
-                          int keep)
-{
-    int total = q->q.ntokens - 1, n = total - q->done < room ? total - q->done : room;
-    struct row_seq *s = &g->seq[nseq];
-
-    if (!q->pages) {
-        int pages = pages_for(total);
-        if (g->kv.free - g->reserved < pages + keep) {
-            return 0;
-        }
-        q->pages = mem_alloc(sizeof(int32_t) * (size_t)(pages ? pages : 1));
-        for (int i = 0; i < pages; i++) {
-            q->pages[i] = kv_take(&g->kv);
-        }
-    }
-    s->row0 = row;
-    s->nrows = n;
-    s->pos0 = q->done;
-    s->pages = q->pages;
-    for (int i = 0; i < n; i++) {
-        g->pos[row + i] = q->done + i;
-        g->tok[row + i] = q->q.tokens[q->done + i];
-    }
-    q->done += n;
-    return n;
-}
-
-/* Decode rows first, then prompt chunks of waiting groups. */
-static void engine_plan(struct engine *g, struct rows *r)
-{
-    int room = g->o.chunk, keep = 0;
-
-    memset(r, 0, sizeof *r);
-    for (struct engine_queued *q = g->head; q; q = q->next) {
-        int ok = 1;
-        while (ok && q->started < q->q.n && q->done >= q->q.ntokens - 1) {
-            if (q->q.ntokens == 1 && !q->pages) {
-                q->pages = mem_alloc(sizeof(int32_t));
-            }
-            ok = engine_start(g, q);
-        }
-        if (q->started < q->q.n) {
-            break; /* first come, first served */
-        }
-    }
-    g->ndecode = 0;
-    for (int i = 0; i < g->o.max_running; i++) {
-        struct engine_sample *s = &g->slots[i];
-        struct row_seq *q = &g->seq[r->nseq];
-        int pos;
-        if (!s->group || s->done) {
-            continue;
-        }
-        pos = s->group->q.ntokens - 1 + s->n;
-        if (pos / PLAN_KV_BLOCK >= s->npages) {
-            s->pages[s->npages++] = kv_take(&g->kv);
-            g->reserved--;
-        }
-        q->row0 = r->n;
-        q->nrows = 1;
-        q->pos0 = pos;
-        q->pages = s->pages;
-        g->pos[r->n] = pos;
-        g->tok[r->n] = s->n ? s->tokens[s->n - 1] : s->group->q.tokens[pos];
-        g->idx[g->ndecode] = r->n;
-        g->slot_of[g->ndecode++] = i;
-        r->n++;
-        r->nseq++;
-    }
-    for (struct engine_queued *q = g->head; q && room > 0; q = q->next) {
-        if (q->started < q->q.n && engine_own_pages(q) > keep) {
-            keep = engine_own_pages(q);
-        }
-        if (q->done < q->q.ntokens - 1) {
-            int n = engine_prefill(g, q, r->n, r->nseq, room, keep);
-            if (!n) {
-                break;
-            }
-            r->n += n;
-            r->nseq++;
-            room -= n;
-            g->stats.prompt_rows += n;
-        }
-    }
-    r->seq = g->seq;
-    r->pos = g->pos;
 }
 
 static int engine_is_stop(const struct engine *g, const struct engine_group *q, int32_t token)
@@ -411,49 +285,28 @@ static int engine_is_stop(const struct engine *g, const struct engine_group *q, 
 static void engine_sample_task(void *arg, int task, int worker)
 {
     struct engine *g = arg;
-    struct engine_sample *s = &g->slots[g->slot_of[task]];
-    const struct engine_group *q = &s->group->q;
+    struct engine_sample *s = g->sampled[task];
+    const struct engine_group *q = &s->req->q;
     size_t at = (size_t)task * (size_t)g->w->arch.vocab;
     const float *x = g->host[0] ? g->host[0] + at : device_host_row(&g->logits, task);
     const float *p = g->host[1] ? g->host[1] + at : device_host_row(&g->probs, task);
-    double u = rng_uniform(q->key.seed, q->key.stream, q->key.sample + (uint64_t)s->index, 0,
-                           (uint32_t)s->n);
+    int n = s->len - q->ntokens;
+    double u =
+        rng_uniform(q->key.seed, q->key.stream, q->key.sample + (uint64_t)s->index, 0, (uint32_t)n);
     int32_t t =
         sampler_pick(g->samplers[worker], &q->sampling, x, p, g->w->arch.vocab, g->max[task], u);
-    s->tokens[s->n] = t;
-    s->logps[s->n] = (x[t] - g->max[task]) - g->logz[task];
-    s->n++;
-    if (engine_is_stop(g, q, t)) {
-        s->done = 1;
-        s->finish = ENGINE_STOP;
-    } else if (s->n == q->max_new) {
-        s->done = 1;
-        s->finish = ENGINE_LENGTH;
-    }
-}
 
-/* Frees what the caller took since the last step. */
-static void engine_reap(struct engine *g)
-{
-    for (int i = 0; i < g->o.max_running; i++) {
-        struct engine_sample *s = &g->slots[i];
-        if (s->group && s->done == 2) {
-            struct engine_queued *q = s->group;
-            int held = s->npages - (q->q.ntokens - 1) / PLAN_KV_BLOCK;
-            for (int k = 0; k < s->npages; k++) {
-                kv_give(&g->kv, s->pages[k]);
-            }
-            g->reserved -= engine_own_pages(q) - held;
-            mem_free(s->tokens);
-            mem_free(s->logps);
-            s->tokens = NULL;
-            s->logps = NULL;
-            s->group = NULL;
-            g->running--;
-            if (++q->finished == q->q.n) {
-                engine_drop_group(g, q);
-            }
-        }
+    s->tokens[s->len++] = t;
+    s->logps[n] = (x[t] - g->max[task]) - g->logz[task];
+    s->versions[n] = g->version;
+    s->mixed[n] = (uint8_t)s->foreign;
+    s->got = 1;
+    if (engine_is_stop(g, q, t)) {
+        s->state = ENGINE_DONE;
+        s->finish = ENGINE_STOP;
+    } else if (n + 1 == q->max_new) {
+        s->state = ENGINE_DONE;
+        s->finish = ENGINE_LENGTH;
     }
 }
 
@@ -463,12 +316,12 @@ static void engine_logits(struct engine *g)
 {
     struct device *d = g->w->dev;
     int from = 0;
-    while (from < g->ndecode) {
-        float t = g->slots[g->slot_of[from]].group->q.sampling.temperature;
+    while (from < g->nsampled) {
+        float t = g->sampled[from]->req->q.sampling.temperature;
         int end = from + 1;
         const struct logit_spec spec = forward_logit_spec(&g->w->arch, t);
         struct tensor x, p;
-        while (end < g->ndecode && g->slots[g->slot_of[end]].group->q.sampling.temperature == t) {
+        while (end < g->nsampled && g->sampled[end]->req->q.sampling.temperature == t) {
             end++;
         }
         x = tensor_rows(&g->logits, from, end - from);
@@ -487,58 +340,141 @@ static void engine_logits(struct engine *g)
     }
 }
 
+/* Frees what the caller took since the last step. */
+static void engine_reap(struct engine *g)
+{
+    struct engine_request **at = &g->head;
+    int n = 0;
+
+    for (int i = 0; i < g->nlive; i++) {
+        struct engine_sample *s = g->live[i];
+        if (s->state == ENGINE_TAKEN) {
+            s->req->ended++;
+            s->req = NULL;
+        } else {
+            g->live[n++] = s;
+        }
+    }
+    g->nlive = n;
+    g->taken = 0;
+    g->tail = NULL;
+    while (*at) {
+        struct engine_request *q = *at;
+        if (q->ended == q->q.n) {
+            *at = q->next;
+            engine_drop(q);
+        } else {
+            g->tail = q;
+            at = &q->next;
+        }
+    }
+}
+
+/* The weights may have changed since the last step: rows of other versions are not read again, but
+ * where a pause said that samples keep theirs. */
+static int engine_update(struct engine *g, struct err *e)
+{
+    int holders = 0;
+
+    for (int i = 0; i < g->nlive; i++) {
+        holders += g->live[i]->npages > 0;
+    }
+    if (g->version != g->w->version) {
+        if (holders && !g->in_place) {
+            return ERR(e, STATUS_NUMERIC,
+                       "weights went from version %lld to %lld under %d running samples",
+                       (long long)g->version, (long long)g->w->version, holders);
+        }
+        radix_clear(&g->tree);
+        for (int i = 0; i < g->nlive; i++) {
+            struct engine_sample *s = g->live[i];
+            s->foreign = s->npages > 0;
+            for (int k = 0; k < s->npages; k++) {
+                g->kv.version[s->pages[k]] = KV_MIXED;
+            }
+        }
+        g->version = g->w->version;
+    }
+    g->in_place = 0;
+    return STATUS_OK;
+}
+
 int engine_step(struct engine *g, struct err *e)
 {
     struct rows r;
+    int rc;
 
     engine_reap(g);
-    if (g->kv.free == g->kv.n) {
-        g->version = g->w->version;
-    } else if (g->version != g->w->version) {
-        return ERR(e, STATUS_NUMERIC,
-                   "weights went from version %lld to %lld under %d running samples",
-                   (long long)g->version, (long long)g->w->version, g->running);
+    if (g->paused) {
+        return STATUS_AGAIN;
     }
-    engine_plan(g, &r);
+    rc = engine_update(g, e);
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    roster_plan(g, &r);
     if (r.n == 0) {
-        if (g->head && !g->running) {
-            return ERR(e, STATUS_NOMEM, "the waiting prompt does not fit the engine's KV pages");
+        for (int i = 0; i < g->nlive; i++) {
+            ASSERT(g->live[i]->state != ENGINE_LIVE);
         }
         return STATUS_END;
     }
     weights_acquire(g->w);
     forward_run(g->f, &r, g->tok, &g->kv.store);
-    if (g->ndecode) {
-        forward_logits(g->f, g->idx, g->ndecode, &g->logits);
+    if (g->nsampled) {
+        forward_logits(g->f, g->idx, g->nsampled, &g->logits);
         engine_logits(g);
-        pool_run(g->w->dev->pool, engine_sample_task, g, g->ndecode);
+        pool_run(g->w->dev->pool, engine_sample_task, g, g->nsampled);
     }
     weights_release(g->w);
-    g->stats.decode_rows += g->ndecode;
+    roster_settle(g);
     g->stats.steps++;
-    g->taken = 0;
     return device_fault(g->w->dev, e);
 }
 
 int engine_busy(const struct engine *g)
 {
-    return g->running > 0 || g->waiting > 0;
+    return g->nlive > 0 || g->waiting > 0;
+}
+
+static void engine_fill(const struct engine *g, const struct engine_sample *s,
+                        struct engine_result *r)
+{
+    const struct engine_group *q = &s->req->q;
+    memset(r, 0, sizeof *r);
+    r->group = q->id;
+    r->sample = s->index;
+    r->tokens = s->tokens + q->ntokens;
+    r->logps = s->logps;
+    r->versions = s->versions;
+    r->mixed = s->mixed;
+    r->ntokens = s->len - q->ntokens;
+    r->finish = s->state == ENGINE_LIVE ? ENGINE_RUNNING : s->finish;
+    r->weight_version = r->ntokens ? s->versions[r->ntokens - 1] : g->version;
+    r->prompt_tokens = q->ntokens;
+    r->cached_tokens = s->cached > 0 ? s->cached : 0;
 }
 
 int engine_take(struct engine *g, struct engine_result *r)
 {
-    for (; g->taken < g->o.max_running; g->taken++) {
-        struct engine_sample *s = &g->slots[g->taken];
-        if (s->group && s->done == 1) {
-            r->group = s->group->q.id;
-            r->sample = s->index;
-            r->tokens = s->tokens;
-            r->logps = s->logps;
-            r->ntokens = s->n;
-            r->finish = s->finish;
+    while (g->taken < g->nlive) {
+        struct engine_sample *s = g->live[g->taken++];
+        if (s->state == ENGINE_DONE) {
+            engine_fill(g, s, r);
+            s->state = ENGINE_TAKEN;
+            return 1;
+        }
+    }
+    for (struct engine_request *q = g->head; q; q = q->next) {
+        if (q->aborted && q->started < q->q.n) { /* they never began */
+            memset(r, 0, sizeof *r);
+            r->group = q->q.id;
+            r->sample = q->started++;
+            r->finish = ENGINE_ABORT;
             r->weight_version = g->version;
-            s->done = 2;
-            g->taken++;
+            r->prompt_tokens = q->q.ntokens;
+            q->ended++;
+            g->waiting--;
             return 1;
         }
     }
@@ -546,11 +482,120 @@ int engine_take(struct engine *g, struct engine_result *r)
     return 0;
 }
 
+int engine_peek(const struct engine *g, int *at, struct engine_result *r)
+{
+    while (*at < g->nlive) {
+        const struct engine_sample *s = g->live[(*at)++];
+        if (s->state == ENGINE_LIVE && s->got) {
+            engine_fill(g, s, r);
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static void engine_finish_sample(struct engine *g, struct engine_sample *s,
+                                 enum engine_finish finish)
+{
+    roster_release(g, s, !s->req->q.forget);
+    if (s->req->lead == s) {
+        s->req->lead = NULL;
+    }
+    s->state = ENGINE_DONE;
+    s->finish = finish;
+    g->taken = 0;
+}
+
+static int engine_abort_request(struct engine *g, struct engine_request *q)
+{
+    int n = q->aborted ? 0 : q->q.n - q->started;
+    q->aborted = 1;
+    for (int i = 0; i < g->nlive; i++) {
+        struct engine_sample *s = g->live[i];
+        if (s->req == q && s->state == ENGINE_LIVE) {
+            engine_finish_sample(g, s, ENGINE_ABORT);
+            n++;
+        }
+    }
+    return n;
+}
+
+int engine_abort(struct engine *g, int64_t group)
+{
+    int n = 0;
+    for (struct engine_request *q = g->head; q; q = q->next) {
+        if (q->q.id == group) {
+            n += engine_abort_request(g, q);
+        }
+    }
+    return n;
+}
+
+int engine_end(struct engine *g, int64_t group, int sample, int ntokens, enum engine_finish finish)
+{
+    for (int i = 0; i < g->nlive; i++) {
+        struct engine_sample *s = g->live[i];
+        if (s->req->q.id == group && s->index == sample && s->state == ENGINE_LIVE) {
+            int n = s->len - s->req->q.ntokens;
+            engine_finish_sample(g, s, finish);
+            s->len = s->req->q.ntokens + (ntokens < n ? ntokens : n);
+            return 1;
+        }
+    }
+    return 0;
+}
+
+void engine_pause(struct engine *g, enum engine_pause how)
+{
+    g->paused = 1;
+    g->in_place = how == ENGINE_PAUSE_IN_PLACE;
+    for (struct engine_request *q = g->head; q && how == ENGINE_PAUSE_ABORT; q = q->next) {
+        engine_abort_request(g, q);
+    }
+    for (int i = 0; i < g->nlive && how == ENGINE_PAUSE_RETRACT; i++) {
+        roster_release(g, g->live[i], 1);
+    }
+}
+
+void engine_resume(struct engine *g)
+{
+    g->paused = 0;
+}
+
+void engine_flush(struct engine *g)
+{
+    radix_clear(&g->tree);
+}
+
 void engine_get_stats(const struct engine *g, struct engine_stats *s)
 {
     *s = g->stats;
-    s->running = g->running;
+    s->running = g->nlive;
     s->waiting = g->waiting;
     s->pages = g->kv.n;
     s->pages_free = g->kv.free;
+    s->pages_cached = g->kv.idle;
+    s->evicted = g->tree.evicted;
+}
+
+int engine_check(const struct engine *g, struct err *e)
+{
+    int rc = radix_check(&g->tree, e);
+
+    for (int p = 0; rc == STATUS_OK && p < g->kv.n; p++) {
+        int refs = g->kv.cached[p], free = 0;
+        for (int i = 0; i < g->nlive; i++) {
+            for (int k = 0; k < g->live[i]->npages; k++) {
+                refs += g->live[i]->pages[k] == p;
+            }
+        }
+        for (int i = 0; i < g->kv.free; i++) {
+            free += g->kv.stack[i] == p;
+        }
+        if (refs != g->kv.refs[p] || free != (refs == 0)) {
+            rc = ERR(e, STATUS_FAIL, "page %d counts %d holders and has %d; it is free %d times", p,
+                     g->kv.refs[p], refs, free);
+        }
+    }
+    return rc;
 }

@@ -1,19 +1,21 @@
-/* The rollout engine: continuous batching over paged KV. A group is one prompt with n samples; its
- * prompt is computed once and its samples share the pages.
+/* The rollout engine: continuous batching over paged KV with a prefix cache. A group is one prompt
+ * with n samples; its prompt is computed once and its samples share the pages, as do all requests
+ * that begin with the same tokens (engine/radix.h).
  *
  *     struct engine *g;
  *     engine_open(w, &opts, &g, &e);
- *     engine_submit(g, &group, &e);                    tokens are copied
+ *     engine_submit(g, &group, &e);                    tokens are copied; at any time between steps
  *     while (engine_busy(g)) {
  *         engine_step(g, &e);
- *         while (engine_take(g, &result)) { ...; }     valid until engine_take returns 0 or the
- * next step
- *     }
+ *         for (int i = 0; engine_peek(g, &i, &r);) { ...; }    who streams: samples that go on
+ *         while (engine_take(g, &r)) { ...; }          valid until engine_take returns 0 or the
+ *     }                                                next step
  *     engine_close(g);
  *
  * A sample's tokens depend only on the weights, its prompt, its parameters and its key (contracts
- * C1 to C3): limits on running samples, memory and order of submission change nothing but time. One
- * thread drives an engine. */
+ * C1 to C3): limits on running samples, memory, what the cache knows, being taken back for want of
+ * memory and order of submission change nothing but time. A step allocates nothing. One thread
+ * drives an engine. */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 
@@ -26,11 +28,13 @@ struct weights;
 struct engine;
 
 struct engine_opts {
-    int max_running;  /* samples decoded at once; 0 takes 256 */
-    int max_context;  /* tokens of prompt and response; 0 takes the model's */
-    int64_t kv_bytes; /* memory for pages; 0 takes what max_running samples of max_context need, up
-                         to half of the machine's memory */
-    int chunk;        /* prompt rows computed per step; 0 takes 512 */
+    int max_running;     /* samples decoded at once; 0 takes 256 */
+    int max_context;     /* tokens of prompt and response; 0 takes the model's */
+    int64_t kv_bytes;    /* memory for pages; 0 takes what max_running samples of max_context need,
+                            up to half of the machine's memory */
+    int chunk;           /* prompt rows computed per step; 0 takes 512 */
+    double mem_fraction; /* without kv_bytes: the pages take this share of the memory that is free
+                            now; 0: as kv_bytes says */
 };
 
 /* What names a sample's randomness: u(seed, stream, sample, branch, position). */
@@ -42,7 +46,7 @@ struct engine_key {
 
 #define ENGINE_MAX_STOP 16
 struct engine_group {
-    int64_t id;
+    int64_t id;            /* names the group to engine_abort and engine_end */
     const int32_t *tokens; /* prompt, at least one */
     int ntokens;
     int n; /* samples */
@@ -52,23 +56,37 @@ struct engine_group {
     int nstop;
     int32_t stop[ENGINE_MAX_STOP]; /* beside the model's own end tokens */
     struct engine_key key;
+    int forget; /* 1: nobody will go on from the responses, their pages are free when they end */
 };
 
-enum engine_finish { ENGINE_STOP, ENGINE_LENGTH, ENGINE_ABORT };
+enum engine_finish {
+    ENGINE_STOP,
+    ENGINE_LENGTH,
+    ENGINE_ABORT,
+    ENGINE_RUNNING /* of engine_peek: not finished */
+};
 
 struct engine_result {
     int64_t group;
     int sample;            /* 0 .. n-1 */
-    const int32_t *tokens; /* response, the end token included */
+    const int32_t *tokens; /* response so far, the end token included */
     const float *logps;
+    const int64_t *versions; /* of the weights that each token was sampled with */
+    const uint8_t *mixed;    /* 1: rows of other versions were read for this token */
     int ntokens;
     enum engine_finish finish;
-    int64_t weight_version;
+    int64_t weight_version; /* of the last token */
+    int prompt_tokens;
+    int cached_tokens; /* of the prompt: found in the cache when the sample began */
 };
 
 struct engine_stats {
     int64_t prompt_rows, decode_rows, steps;
+    int64_t cached_tokens; /* rows that the cache spared, over all samples */
+    int64_t preempted;     /* samples taken back for want of pages */
+    int64_t evicted;       /* pages that the cache gave up */
     int running, waiting, pages_free, pages;
+    int pages_cached; /* held by the cache alone: free when needed */
 };
 
 /* Bytes that an engine comes to use with `running` samples at once that hold `pages` pages each on
@@ -80,12 +98,40 @@ int engine_open(struct weights *w, const struct engine_opts *o, struct engine **
 void engine_close(struct engine *g);
 /* STATUS_INPUT when the group can never fit (context or memory). */
 int engine_submit(struct engine *g, const struct engine_group *q, struct err *e);
-/* One forward pass over what can run. STATUS_END when there is nothing to do; STATUS_NUMERIC when
- * the weights' version changed while samples hold pages of another one. */
+/* One forward pass over what can run. STATUS_END when there is nothing to do; STATUS_AGAIN while
+ * paused; STATUS_NUMERIC when the weights' version changed while samples hold pages of another one
+ * and no pause had said what is to become of them. */
 int engine_step(struct engine *g, struct err *e);
 int engine_busy(const struct engine *g);
 /* 1 and *r when a sample has finished since. */
 int engine_take(struct engine *g, struct engine_result *r);
+/* Walks over the samples that got a token in the last step and go on; *at is 0 at first. */
+int engine_peek(const struct engine *g, int *at, struct engine_result *r);
+
+/* Ends what is left of a group: its unfinished samples come out of engine_take as ENGINE_ABORT with
+ * the tokens so far. Returns their number, 0 when no such group is there. */
+int engine_abort(struct engine *g, int64_t group);
+/* Ends a running sample after its first ntokens tokens, for reasons above tokens (a stop string);
+ * it comes out of engine_take. 0 when it is not running. */
+int engine_end(struct engine *g, int64_t group, int sample, int ntokens, enum engine_finish finish);
+
+/* Between pause and resume steps do nothing, and the weights may change. What becomes of the
+ * running samples: */
+enum engine_pause {
+    ENGINE_PAUSE_ABORT,    /* they end */
+    ENGINE_PAUSE_RETRACT,  /* they give their pages up; under new weights all rows are computed
+                              again before the next token */
+    ENGINE_PAUSE_IN_PLACE, /* they keep their rows; tokens that read rows of other weights are
+                              marked (engine_result.mixed) */
+};
+void engine_pause(struct engine *g, enum engine_pause how);
+void engine_resume(struct engine *g);
+
+/* Empties the prefix cache. */
+void engine_flush(struct engine *g);
 void engine_get_stats(const struct engine *g, struct engine_stats *s);
+/* Counts every holder of every page again. STATUS_FAIL names the first page whose count is wrong:
+ * one that leaked, or that two parties believe to be theirs. */
+int engine_check(const struct engine *g, struct err *e);
 
 #endif

@@ -29,6 +29,7 @@ static int native_submit(void *self, const struct port_group *g, struct err *e)
     q.key.seed = g->seed;
     q.key.stream = g->stream;
     q.key.sample = (uint64_t)g->sample;
+    q.forget = 1;
     return engine_submit(p->engine, &q, e);
 }
 

@@ -40,17 +40,17 @@ static void test_take_all(void **state)
     (void)state;
     open_pool(&p);
     for (int i = 0; i < PAGES; i++) {
-        int page = kv_take(&p);
+        int page = kv_take(&p, 0);
         assert_in_range(page, 0, PAGES - 1);
         assert_int_equal(seen[page]++, 0);
         assert_int_equal(p.free, PAGES - 1 - i);
     }
-    assert_int_equal(kv_take(&p), -1);
+    assert_int_equal(kv_take(&p, 0), -1);
     assert_int_equal(p.free, 0);
     kv_give(&p, 7);
     assert_int_equal(p.free, 1);
-    assert_int_equal(kv_take(&p), 7);
-    assert_int_equal(kv_take(&p), -1);
+    assert_int_equal(kv_take(&p, 0), 7);
+    assert_int_equal(kv_take(&p, 0), -1);
     kv_close(&p);
     kv_close(&p); /* an empty pool is fine */
 }
@@ -62,7 +62,7 @@ static void test_share(void **state)
 
     (void)state;
     open_pool(&p);
-    page = kv_take(&p);
+    page = kv_take(&p, 0);
     kv_share(&p, page);
     kv_share(&p, page);
     assert_int_equal(p.refs[page], 3);
@@ -70,50 +70,102 @@ static void test_share(void **state)
     kv_give(&p, page);
     assert_int_equal(p.free, PAGES - 1);
     for (int i = 0; i < PAGES - 1; i++) {
-        assert_int_not_equal(kv_take(&p), page); /* still held */
+        assert_int_not_equal(kv_take(&p, 0), page); /* still held */
     }
-    assert_int_equal(kv_take(&p), -1);
+    assert_int_equal(kv_take(&p, 0), -1);
     kv_give(&p, page);
-    assert_int_equal(kv_take(&p), page);
+    assert_int_equal(kv_take(&p, 0), page);
     assert_int_equal(p.refs[page], 1);
     kv_close(&p);
 }
 
-/* Thousands of random takes, shares and gives against counts kept here. */
+/* A page goes back to the pool when the cache and all readers have let go of it; it is idle while
+ * the cache alone holds it. */
+static void test_cached(void **state)
+{
+    struct kv_pool p;
+    int page;
+
+    (void)state;
+    open_pool(&p);
+    page = kv_take(&p, 41);
+    assert_int_equal(p.version[page], 41);
+    kv_cache(&p, page);
+    assert_int_equal(p.refs[page], 2);
+    assert_int_equal(p.idle, 0);
+    kv_give(&p, page);
+    assert_int_equal(p.idle, 1);
+    kv_share(&p, page);
+    assert_int_equal(p.idle, 0);
+    kv_give(&p, page);
+    assert_int_equal(p.idle, 1);
+    assert_int_equal(p.free, PAGES - 1);
+    kv_uncache(&p, page);
+    assert_int_equal(p.idle, 0);
+    assert_int_equal(p.free, PAGES);
+    page = kv_take(&p, 42);
+    assert_int_equal(p.version[page], 42);
+    kv_cache(&p, page);
+    kv_uncache(&p, page);
+    assert_int_equal(p.free, PAGES - 1); /* somebody reads it */
+    kv_give(&p, page);
+    assert_int_equal(p.free, PAGES);
+    kv_close(&p);
+}
+
+/* Thousands of random takes, shares, gives and turns of the cache against counts kept here. */
 static void test_random(void **state)
 {
     struct kv_pool p;
-    int refs[PAGES] = {0}, used = 0;
+    int refs[PAGES] = {0}, cached[PAGES] = {0}, used = 0;
     uint64_t s = 11;
 
     (void)state;
     open_pool(&p);
     for (int i = 0; i < 20000; i++) {
-        int page = tinymodel_below(&s, PAGES), what = tinymodel_below(&s, 3);
+        int page = tinymodel_below(&s, PAGES), what = tinymodel_below(&s, 4), idle = 0;
         if (what == 0) {
-            int got = kv_take(&p);
+            int got = kv_take(&p, i);
             assert_true((got < 0) == (used == PAGES));
             if (got >= 0) {
                 assert_int_equal(refs[got], 0);
+                assert_int_equal(p.version[got], i);
                 refs[got] = 1;
                 used++;
             }
         } else if (what == 1 && refs[page] > 0 && refs[page] < 5) {
             kv_share(&p, page);
             refs[page]++;
-        } else if (what == 2 && refs[page] > 0) {
+        } else if (what == 2 && refs[page] > cached[page]) {
             kv_give(&p, page);
             used -= --refs[page] == 0;
+        } else if (what == 3 && cached[page]) {
+            kv_uncache(&p, page);
+            cached[page] = 0;
+            used -= --refs[page] == 0;
+        } else if (what == 3 && refs[page] > 0) {
+            kv_cache(&p, page);
+            cached[page] = 1;
+            refs[page]++;
+        }
+        for (int k = 0; k < PAGES; k++) {
+            idle += cached[k] && refs[k] == 1;
         }
         assert_int_equal(p.free, PAGES - used);
         assert_int_equal(p.refs[page], refs[page]);
+        assert_int_equal(p.idle, idle);
     }
     for (int i = 0; i < PAGES; i++) {
+        if (cached[i]) {
+            kv_uncache(&p, i);
+            refs[i]--;
+        }
         while (refs[i]-- > 0) {
             kv_give(&p, i);
         }
     }
     assert_int_equal(p.free, PAGES);
+    assert_int_equal(p.idle, 0);
     kv_close(&p);
 }
 
@@ -143,9 +195,8 @@ static void test_copy(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_take_all),
-        cmocka_unit_test(test_share),
-        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_take_all), cmocka_unit_test(test_share),
+        cmocka_unit_test(test_cached),   cmocka_unit_test(test_random),
         cmocka_unit_test(test_copy),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -1,0 +1,310 @@
+/* Jobs for an engine and what they must answer: shared by the tests of engine/. The small model is
+ * one per process, `model`; every answer can be derived again from a whole-sequence pass.
+ *
+ *     job_add(b, ntokens, n, max_new, seed);
+ *     batch_run(b, model.w, &opts, NULL);
+ *     oracle_batch(b); */
+#ifndef TESTS_ENGINE_JOBS_H
+#define TESTS_ENGINE_JOBS_H
+
+#include "model/tinymodel.h"
+
+#include <limits.h>
+
+#include "base/rng.h"
+#include "engine/engine.h"
+#include "model/forward.h"
+
+enum { CONTEXT = 256, MAX_JOBS = 16, MAX_N = 6, MAX_STEPS = 20000, VOCAB = 97 };
+
+static const struct tinymodel_spec spec = {"qwen3", 1, 2, 64, 2, 1, 32, 96, VOCAB, CONTEXT, 2.0f};
+static char folder[256];
+static struct tinymodel model; /* trainable: tests publish versions of it */
+
+static inline int jobs_setup(void **state)
+{
+    if (fixture_setup(state) != 0) {
+        return -1;
+    }
+    snprintf(folder, sizeof folder, "%s", tinymodel_write(&spec));
+    tinymodel_open(&model, folder, "cpu", "auto", 1, 2, 0, 1);
+    return 0;
+}
+
+static inline int jobs_teardown(void **state)
+{
+    tinymodel_close(&model);
+    return fixture_teardown(state);
+}
+
+/* ---- jobs and answers --------------------------------------------------------------------------
+ */
+
+struct answer {
+    int n; /* 0: none yet */
+    enum engine_finish finish;
+    int64_t version;
+    int cached;
+    int32_t tokens[CONTEXT];
+    float logps[CONTEXT];
+    int64_t versions[CONTEXT];
+    uint8_t mixed[CONTEXT];
+};
+
+struct job {
+    struct engine_group q;
+    int32_t prompt[CONTEXT];
+    struct answer answer[MAX_N];
+};
+
+struct batch {
+    int n;
+    struct job job[MAX_JOBS];
+    struct engine_stats stats; /* at the end */
+};
+
+static inline struct job *job_add(struct batch *b, int ntokens, int n, int max_new, uint64_t seed)
+{
+    struct job *j = &b->job[b->n];
+    uint64_t s = seed + 99;
+
+    assert_true(b->n < MAX_JOBS && n <= MAX_N && ntokens + max_new <= CONTEXT);
+    memset(j, 0, sizeof *j);
+    for (int i = 0; i < ntokens; i++) {
+        j->prompt[i] = tinymodel_below(&s, VOCAB);
+    }
+    j->q.id = 1000 + b->n++;
+    j->q.tokens = j->prompt;
+    j->q.ntokens = ntokens;
+    j->q.n = n;
+    j->q.max_new = max_new;
+    j->q.sampling =
+        (struct sampler_params){.temperature = 1.0f, .top_p = 1.0f, .min_p = 0.0f, .top_k = -1};
+    j->q.key = (struct engine_key){7, 0, seed * 64};
+    return j;
+}
+
+static inline void batch_clear(struct batch *b)
+{
+    for (int i = 0; i < b->n; i++) {
+        memset(b->job[i].answer, 0, sizeof b->job[i].answer);
+    }
+}
+
+static inline void answer_copy(struct answer *a, const struct engine_result *r)
+{
+    size_t n = (size_t)r->ntokens;
+    a->n = r->ntokens;
+    a->finish = r->finish;
+    a->version = r->weight_version;
+    a->cached = r->cached_tokens;
+    if (n) {
+        memcpy(a->tokens, r->tokens, sizeof(int32_t) * n);
+        memcpy(a->logps, r->logps, sizeof(float) * n);
+        memcpy(a->versions, r->versions, sizeof(int64_t) * n);
+        memcpy(a->mixed, r->mixed, n);
+    }
+}
+
+static inline void take_answers(struct engine *g, struct batch *b, int *left)
+{
+    struct engine_result r;
+    while (engine_take(g, &r)) {
+        struct job *j;
+        struct answer *a;
+        assert_in_range(r.group, 1000, 1000 + b->n - 1);
+        j = &b->job[r.group - 1000];
+        assert_in_range(r.sample, 0, j->q.n - 1);
+        a = &j->answer[r.sample];
+        assert_int_equal(a->n, 0); /* once */
+        assert_in_range(r.ntokens, 1, j->q.max_new);
+        answer_copy(a, &r);
+        assert_int_equal(r.prompt_tokens, j->q.ntokens);
+        (*left)--;
+    }
+}
+
+/* Runs all jobs in the given order of submission. */
+static inline void batch_run(struct batch *b, struct weights *w, const struct engine_opts *o,
+                             const int *order)
+{
+    struct engine *g;
+    struct err e = {0};
+    int left = 0;
+
+    batch_clear(b);
+    assert_ok(engine_open(w, o, &g, &e), &e);
+    for (int i = 0; i < b->n; i++) {
+        struct job *j = &b->job[order ? order[i] : i];
+        int32_t copy[CONTEXT];
+        struct engine_group q = j->q;
+        /* the engine keeps a copy: ours goes away */
+        memcpy(copy, j->prompt, sizeof copy);
+        q.tokens = copy;
+        assert_ok(engine_submit(g, &q, &e), &e);
+        memset(copy, 0xff, sizeof copy);
+        left += q.n;
+    }
+    engine_get_stats(g, &b->stats);
+    assert_int_equal(b->stats.waiting, left);
+    for (int i = 0; engine_busy(g); i++) {
+        assert_true(i < MAX_STEPS);
+        assert_ok(engine_step(g, &e), &e);
+        engine_get_stats(g, &b->stats);
+        assert_true(b->stats.running <= (o->max_running ? o->max_running : 256));
+        assert_in_range(b->stats.pages_free, 0, b->stats.pages);
+        assert_ok(engine_check(g, &e), &e);
+        take_answers(g, b, &left);
+        assert_ok(engine_check(g, &e), &e);
+    }
+    assert_int_equal(left, 0);
+    assert_int_equal(engine_step(g, &e), STATUS_END);
+    engine_get_stats(g, &b->stats);
+    assert_int_equal(b->stats.running, 0);
+    assert_int_equal(b->stats.waiting, 0);
+    assert_int_equal(b->stats.pages_free + b->stats.pages_cached, b->stats.pages);
+    assert_ok(engine_check(g, &e), &e);
+    engine_flush(g);
+    engine_get_stats(g, &b->stats);
+    assert_int_equal(b->stats.pages_free, b->stats.pages);
+    engine_close(g);
+}
+
+static inline void assert_same_answers(const struct batch *a, const struct batch *b,
+                                       const char *what)
+{
+    assert_int_equal(a->n, b->n);
+    for (int i = 0; i < a->n; i++) {
+        for (int k = 0; k < a->job[i].q.n; k++) {
+            const struct answer *x = &a->job[i].answer[k], *y = &b->job[i].answer[k];
+            if (x->n != y->n || x->finish != y->finish ||
+                memcmp(x->tokens, y->tokens, sizeof(int32_t) * (size_t)x->n) != 0 ||
+                memcmp(x->logps, y->logps, sizeof(float) * (size_t)x->n) != 0) {
+                fail_msg("%s: job %d, sample %d is another (%d and %d tokens)", what, i, k, x->n,
+                         y->n);
+            }
+        }
+    }
+}
+
+/* ---- the answers derived again -----------------------------------------------------------------
+ */
+
+struct oracle {
+    struct forward *f;
+    struct kv_store kv;
+    struct tensor logits, probs;
+    struct sampler *s;
+    int32_t pages[CONTEXT / PLAN_KV_BLOCK];
+    int stops; /* answers that ended with one of the model's own end tokens */
+};
+
+static inline void oracle_open(struct oracle *o)
+{
+    const struct arch *a = &model.w->arch;
+    struct err e = {0};
+
+    memset(o, 0, sizeof *o);
+    assert_ok(forward_open(model.w, CONTEXT, 0, &o->f, &e), &e);
+    assert_ok(device_kv(model.dev, &o->kv, a->n_layers, a->n_kv_heads, a->head_dim, 8, &e), &e);
+    assert_ok(device_tensor(model.dev, &o->logits, DTYPE_F32, CONTEXT, VOCAB, &e), &e);
+    assert_ok(device_tensor(model.dev, &o->probs, DTYPE_F32, CONTEXT, VOCAB, &e), &e);
+    o->s = sampler_new(VOCAB);
+    for (int i = 0; i < CONTEXT / PLAN_KV_BLOCK; i++) {
+        o->pages[i] = 7 - 2 * i;
+    }
+}
+
+static inline void oracle_close(struct oracle *o)
+{
+    forward_close(o->f);
+    device_kv_free(&o->kv);
+    device_tensor_free(&o->logits);
+    device_tensor_free(&o->probs);
+    sampler_free(o->s);
+}
+
+static inline int is_one_of(int32_t t, const int32_t *list, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (list[i] == t) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Where the answer had to end, and why. */
+static inline void oracle_finish(struct oracle *o, const struct job *j, const struct answer *a)
+{
+    static const int32_t eos[] = {2, 5};
+    for (int i = 0; i < a->n; i++) {
+        int own = !j->q.ignore_eos && is_one_of(a->tokens[i], eos, 2);
+        int stop = own || is_one_of(a->tokens[i], j->q.stop, j->q.nstop);
+        assert_int_equal(stop, i == a->n - 1 && a->finish == ENGINE_STOP);
+        o->stops += own;
+    }
+    if (a->finish != ENGINE_STOP) {
+        assert_int_equal(a->finish, ENGINE_LENGTH);
+        assert_int_equal(a->n, j->q.max_new);
+    }
+}
+
+/* One pass over prompt and answer gives every logit row of the answer; tokens [from, to) of it must
+ * be what the weights in force say. */
+static inline void oracle_span(struct oracle *o, const struct job *j, int sample, int from, int to)
+{
+    const struct answer *a = &j->answer[sample];
+    struct device *d = model.dev;
+    int n = j->q.ntokens + a->n - 1;
+    int32_t tok[CONTEXT], pos[CONTEXT], idx[CONTEXT];
+    float logp[CONTEXT], max[CONTEXT];
+    struct row_seq seq = {0, n, 0, o->pages};
+    struct rows rows = {n, 1, &seq, pos};
+    struct tensor x = tensor_rows(&o->logits, 0, a->n), p = tensor_rows(&o->probs, 0, a->n);
+    struct logit_spec spec = {0};
+
+    assert_true(a->n >= 1);
+    for (int i = 0; i < n; i++) {
+        tok[i] = i < j->q.ntokens ? j->prompt[i] : a->tokens[i - j->q.ntokens];
+        pos[i] = i;
+    }
+    for (int i = 0; i < a->n; i++) {
+        idx[i] = j->q.ntokens - 1 + i;
+    }
+    spec.temperature = j->q.sampling.temperature;
+    memset(o->kv.data, 0xff, o->kv.size);
+    forward_run(o->f, &rows, tok, &o->kv);
+    forward_logits(o->f, idx, a->n, &o->logits);
+    d->ops->logp(d, &x, &spec, a->tokens, &model.w->vocab_leaves, logp, max, NULL, NULL);
+    d->ops->exps(d, &x, max, &p);
+    for (int i = from; i < to; i++) {
+        double u = rng_uniform(j->q.key.seed, j->q.key.stream, j->q.key.sample + (uint64_t)sample,
+                               0, (uint32_t)i);
+        assert_int_equal(a->tokens[i], sampler_pick(o->s, &j->q.sampling, device_host_row(&x, i),
+                                                    device_host_row(&p, i), VOCAB, max[i], u));
+    }
+    assert_true(logp[0] < 0.0f);
+    assert_memory_equal(a->logps + from, logp + from, sizeof(float) * (size_t)(to - from));
+}
+
+static inline void oracle_check(struct oracle *o, const struct job *j, int sample)
+{
+    oracle_span(o, j, sample, 0, j->answer[sample].n);
+    oracle_finish(o, j, &j->answer[sample]);
+}
+
+static inline int oracle_batch(const struct batch *b)
+{
+    struct oracle o;
+    oracle_open(&o);
+    for (int i = 0; i < b->n; i++) {
+        for (int k = 0; k < b->job[i].q.n; k++) {
+            oracle_check(&o, &b->job[i], k);
+        }
+    }
+    oracle_close(&o);
+    return o.stops;
+}
+
+#endif
