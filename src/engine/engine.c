@@ -1,13 +1,14 @@
 /* Owns requests, samples and their life: who waits, who runs, who is done. Which rows a step
- * computes is decided in roster.c. Prompts are computed up to their last token, whose row gives the
- * logits of the first new token; after that a sample is one row per step. */
+ * computes is decided in roster.c, what becomes of their logits in emit.c. Prompts are computed up
+ * to their last token, whose row gives the logits of the first new token; after that a sample is
+ * one row per step. */
 #include "engine/engine.h"
 
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "base/rng.h"
 #include "base/status.h"
 #include "base/thread.h"
 #include "engine/engine_int.h"
@@ -17,6 +18,12 @@ static void engine_defaults(const struct weights *w, struct engine_opts *o)
     o->max_running = o->max_running > 0 ? o->max_running : 256;
     o->max_context = o->max_context > 0 ? o->max_context : w->positions;
     o->chunk = o->chunk > 0 ? o->chunk : 512;
+}
+
+/* Rows of logits at a time: one for each sample, and enough to score a prompt by blocks. */
+static int engine_logit_rows(int running)
+{
+    return running < 32 ? 32 : running;
 }
 
 /* Bytes of a sample's tokens, log-probs, versions and marks. */
@@ -98,10 +105,10 @@ static int engine_slots(struct engine *g, struct err *e)
     return STATUS_OK;
 }
 
-static int engine_logit_rows(struct engine *g, struct err *e)
+static int engine_open_logits(struct engine *g, struct err *e)
 {
     struct weights *w = g->w;
-    size_t n = (size_t)g->o.max_running;
+    size_t n = (size_t)g->logit_rows;
     int rc = device_tensor(w->dev, &g->logits, DTYPE_F32, (int64_t)n, w->arch.vocab, e);
 
     if (rc == STATUS_OK) {
@@ -113,6 +120,7 @@ static int engine_logit_rows(struct engine *g, struct err *e)
     for (int i = 0; i < 2 && !device_host_row(&g->logits, 0); i++) {
         g->host[i] = mem_alloc(sizeof(float) * n * (size_t)w->arch.vocab);
     }
+    g->score_logp = mem_alloc(sizeof(float) * n);
     g->max = mem_alloc(sizeof(float) * n);
     g->logz = mem_alloc(sizeof(float) * n);
     g->samplers = mem_alloc(sizeof *g->samplers * (size_t)pool_size(w->dev->pool));
@@ -139,6 +147,7 @@ int engine_open(struct weights *w, const struct engine_opts *o, struct engine **
         return rc;
     }
     g->pages_per_sample = engine_blocks(g->o.max_context);
+    g->logit_rows = engine_logit_rows(g->o.max_running);
     rows = (size_t)g->o.max_running + (size_t)g->o.chunk;
     rc = forward_open(w, (int)rows, 0, &g->f, e);
     if (rc == STATUS_OK) {
@@ -146,7 +155,7 @@ int engine_open(struct weights *w, const struct engine_opts *o, struct engine **
     }
     if (rc == STATUS_OK) {
         radix_open(&g->tree, &g->kv);
-        rc = engine_logit_rows(g, e);
+        rc = engine_open_logits(g, e);
     }
     if (rc == STATUS_OK) {
         rc = engine_slots(g, e);
@@ -160,6 +169,9 @@ int engine_open(struct weights *w, const struct engine_opts *o, struct engine **
     g->tok = mem_alloc(sizeof(int32_t) * rows);
     g->idx = mem_alloc(sizeof(int32_t) * (size_t)g->o.max_running);
     g->sampled = mem_alloc(sizeof *g->sampled * (size_t)g->o.max_running);
+    g->score = mem_alloc(sizeof *g->score * (size_t)g->o.chunk);
+    g->score_idx = mem_alloc(sizeof(int32_t) * (size_t)g->o.chunk);
+    g->score_target = mem_alloc(sizeof(int32_t) * (size_t)g->o.chunk);
     *out = g;
     return STATUS_OK;
 }
@@ -167,6 +179,12 @@ int engine_open(struct weights *w, const struct engine_opts *o, struct engine **
 static void engine_drop(struct engine_request *q)
 {
     mem_free((void *)(uintptr_t)q->q.tokens);
+    mem_free((void *)(uintptr_t)q->q.sampling.bias);
+    mem_free(q->prompt_logps);
+    mem_free(q->prompt_top_ids);
+    mem_free(q->prompt_top_logps);
+    mem_free(q->top_ids);
+    mem_free(q->top_logps);
     mem_free(q);
 }
 
@@ -204,26 +222,68 @@ void engine_close(struct engine *g)
     mem_free(g->tok);
     mem_free(g->idx);
     mem_free(g->sampled);
+    mem_free(g->score);
+    mem_free(g->score_idx);
+    mem_free(g->score_target);
+    mem_free(g->score_logp);
     mem_free(g);
 }
 
-static int engine_check_group(const struct engine *g, const struct engine_group *q, struct err *e)
+static int engine_check_sampling(const struct engine *g, const struct engine_group *q,
+                                 struct err *e)
 {
-    if (q->ntokens < 1 || q->n < 1 || q->max_new < 1) {
-        return ERR(e, STATUS_INPUT,
-                   "a prompt of %d tokens, %d samples of %d new tokens: each must be at least 1",
-                   q->ntokens, q->n, q->max_new);
-    }
-    if (!(q->sampling.temperature >= 0.0f && q->sampling.temperature <= 1e6f) ||
-        !(q->sampling.top_p > 0.0f && q->sampling.top_p <= 1.0f) ||
-        !(q->sampling.min_p >= 0.0f && q->sampling.min_p <= 1.0f)) {
+    const struct sampler_params *p = &q->sampling;
+
+    if (!(p->temperature >= 0.0f && p->temperature <= 1e6f) ||
+        !(p->top_p > 0.0f && p->top_p <= 1.0f) || !(p->min_p >= 0.0f && p->min_p <= 1.0f) ||
+        !(q->prompt_temperature >= 0.0f && q->prompt_temperature <= 1e6f)) {
         return ERR(e, STATUS_INPUT, "temperature %g, top_p %g, min_p %g: out of range",
-                   (double)q->sampling.temperature, (double)q->sampling.top_p,
-                   (double)q->sampling.min_p);
+                   (double)p->temperature, (double)p->top_p, (double)p->min_p);
+    }
+    if (!(p->repetition_penalty >= 0.0f && p->repetition_penalty <= 1e6f) ||
+        !(fabsf(p->frequency_penalty) <= 1e6f) || !(fabsf(p->presence_penalty) <= 1e6f)) {
+        return ERR(e, STATUS_INPUT, "penalties %g for repetition, %g, %g: out of range",
+                   (double)p->repetition_penalty, (double)p->frequency_penalty,
+                   (double)p->presence_penalty);
     }
     if (q->nstop < 0 || q->nstop > ENGINE_MAX_STOP) {
         return ERR(e, STATUS_INPUT, "%d stop tokens, at most %d are taken", q->nstop,
                    ENGINE_MAX_STOP);
+    }
+    if (q->top < 0 || q->top > ENGINE_MAX_TOP || q->top > g->w->arch.vocab) {
+        return ERR(e, STATUS_INPUT, "%d candidates beside each token, at most %d of %d are given",
+                   q->top, ENGINE_MAX_TOP, g->w->arch.vocab);
+    }
+    if (p->nbias < 0 || p->nbias > g->w->arch.vocab) {
+        return ERR(e, STATUS_INPUT, "a bias for %d tokens of a vocabulary of %d", p->nbias,
+                   g->w->arch.vocab);
+    }
+    for (int i = 0; i < p->nbias; i++) {
+        if (p->bias[i].id < 0 || p->bias[i].id >= g->w->arch.vocab ||
+            !(fabsf(p->bias[i].value) <= 1e6f)) {
+            return ERR(e, STATUS_INPUT, "a bias of %g for token %d", (double)p->bias[i].value,
+                       p->bias[i].id);
+        }
+    }
+    return STATUS_OK;
+}
+
+static int engine_check_group(const struct engine *g, const struct engine_group *q, struct err *e)
+{
+    int rc;
+
+    if (q->ntokens < 1 || q->n < 1 || q->max_new < !q->prompt_logps) {
+        return ERR(e, STATUS_INPUT,
+                   "a prompt of %d tokens, %d samples of %d new tokens: each must be at least 1",
+                   q->ntokens, q->n, q->max_new);
+    }
+    rc = engine_check_sampling(g, q, e);
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    if (q->prompt_logps && (q->prompt_from < 0 || q->prompt_from > q->ntokens)) {
+        return ERR(e, STATUS_INPUT, "log-probs from token %d of a prompt of %d", q->prompt_from,
+                   q->ntokens);
     }
     if ((int64_t)q->ntokens + q->max_new > g->o.max_context) {
         return ERR(e, STATUS_INPUT,
@@ -243,20 +303,56 @@ static int engine_check_group(const struct engine *g, const struct engine_group 
     return STATUS_OK;
 }
 
+/* Copies what the group points to, and makes room for what its log-probs will be. */
+static int engine_copy_group(struct engine_request *n, const struct engine_group *q, struct err *e)
+{
+    size_t tokens = (size_t)q->ntokens, bias = sizeof *q->sampling.bias * (size_t)q->sampling.nbias;
+    size_t rows = (size_t)q->n * (size_t)q->max_new, top = (size_t)q->top;
+    int32_t *copy = mem_try(sizeof(int32_t) * tokens);
+    struct sampler_bias *b = bias ? mem_try(bias) : NULL;
+    int ok = copy && (b || !bias);
+
+    n->q = *q;
+    n->q.tokens = copy;
+    n->q.sampling.bias = b;
+    n->q.prompt_from = q->prompt_from > 0 ? q->prompt_from : 1;
+    n->scored = n->q.prompt_from;
+    if (ok) {
+        memcpy(copy, q->tokens, sizeof(int32_t) * tokens);
+        if (bias) {
+            memcpy(b, q->sampling.bias, bias);
+        }
+    }
+    if (ok && q->prompt_logps) {
+        ok = (n->prompt_logps = mem_try(sizeof(float) * tokens)) != NULL;
+    }
+    if (ok && q->prompt_logps && top) {
+        ok = (n->prompt_top_ids = mem_try(sizeof(int32_t) * tokens * top)) != NULL &&
+             (n->prompt_top_logps = mem_try(sizeof(float) * tokens * top)) != NULL;
+    }
+    if (ok && top && rows) {
+        ok = (n->top_ids = mem_try(sizeof(int32_t) * rows * top)) != NULL &&
+             (n->top_logps = mem_try(sizeof(float) * rows * top)) != NULL;
+    }
+    return ok ? STATUS_OK
+              : ERR(e, STATUS_NOMEM, "no memory for a request of %d tokens and %d samples",
+                    q->ntokens, q->n);
+}
+
 int engine_submit(struct engine *g, const struct engine_group *q, struct err *e)
 {
     struct engine_request *n;
-    int32_t *copy;
     int rc = engine_check_group(g, q, e);
 
     if (rc != STATUS_OK) {
         return rc;
     }
     n = mem_alloc(sizeof *n);
-    n->q = *q;
-    copy = mem_alloc(sizeof(int32_t) * (size_t)q->ntokens);
-    memcpy(copy, q->tokens, sizeof(int32_t) * (size_t)q->ntokens);
-    n->q.tokens = copy;
+    rc = engine_copy_group(n, q, e);
+    if (rc != STATUS_OK) {
+        engine_drop(n);
+        return rc;
+    }
     if (g->tail) {
         g->tail->next = n;
     } else {
@@ -265,79 +361,6 @@ int engine_submit(struct engine *g, const struct engine_group *q, struct err *e)
     g->tail = n;
     g->waiting += q->n;
     return STATUS_OK;
-}
-
-static int engine_is_stop(const struct engine *g, const struct engine_group *q, int32_t token)
-{
-    for (int i = 0; i < q->nstop; i++) {
-        if (q->stop[i] == token) {
-            return 1;
-        }
-    }
-    for (int i = 0; !q->ignore_eos && i < g->w->arch.n_eos; i++) {
-        if (g->w->arch.eos_id[i] == token) {
-            return 1;
-        }
-    }
-    return 0;
-}
-
-static void engine_sample_task(void *arg, int task, int worker)
-{
-    struct engine *g = arg;
-    struct engine_sample *s = g->sampled[task];
-    const struct engine_group *q = &s->req->q;
-    size_t at = (size_t)task * (size_t)g->w->arch.vocab;
-    const float *x = g->host[0] ? g->host[0] + at : device_host_row(&g->logits, task);
-    const float *p = g->host[1] ? g->host[1] + at : device_host_row(&g->probs, task);
-    int n = s->len - q->ntokens;
-    double u =
-        rng_uniform(q->key.seed, q->key.stream, q->key.sample + (uint64_t)s->index, 0, (uint32_t)n);
-    int32_t t =
-        sampler_pick(g->samplers[worker], &q->sampling, x, p, g->w->arch.vocab, g->max[task], u);
-
-    s->tokens[s->len++] = t;
-    s->logps[n] = (x[t] - g->max[task]) - g->logz[task];
-    s->versions[n] = g->version;
-    s->mixed[n] = (uint8_t)s->foreign;
-    s->got = 1;
-    if (engine_is_stop(g, q, t)) {
-        s->state = ENGINE_DONE;
-        s->finish = ENGINE_STOP;
-    } else if (n + 1 == q->max_new) {
-        s->state = ENGINE_DONE;
-        s->finish = ENGINE_LENGTH;
-    }
-}
-
-/* Log-prob statistics per sampling temperature: rows of one temperature are neighbours when all
- * groups use the same, which is the rule. */
-static void engine_logits(struct engine *g)
-{
-    struct device *d = g->w->dev;
-    int from = 0;
-    while (from < g->nsampled) {
-        float t = g->sampled[from]->req->q.sampling.temperature;
-        int end = from + 1;
-        const struct logit_spec spec = forward_logit_spec(&g->w->arch, t);
-        struct tensor x, p;
-        while (end < g->nsampled && g->sampled[end]->req->q.sampling.temperature == t) {
-            end++;
-        }
-        x = tensor_rows(&g->logits, from, end - from);
-        p = tensor_rows(&g->probs, from, end - from);
-        d->ops->logp(d, &x, &spec, NULL, &g->w->vocab_leaves, NULL, g->max + from, g->logz + from,
-                     NULL);
-        if (t > 0.0f) {
-            d->ops->exps(d, &x, g->max + from, &p);
-        }
-        if (g->host[0]) {
-            size_t at = (size_t)from * (size_t)g->w->arch.vocab;
-            device_download_f32(&x, g->host[0] + at);
-            device_download_f32(&p, g->host[1] + at);
-        }
-        from = end;
-    }
 }
 
 /* Frees what the caller took since the last step. */
@@ -393,6 +416,10 @@ static int engine_update(struct engine *g, struct err *e)
                 g->kv.version[s->pages[k]] = KV_MIXED;
             }
         }
+        /* a prompt's log-probs are of one version */
+        for (struct engine_request *q = g->head; q && !g->in_place; q = q->next) {
+            q->scored = engine_to_score(q) ? q->q.prompt_from : q->scored;
+        }
         g->version = g->w->version;
     }
     g->in_place = 0;
@@ -421,11 +448,8 @@ int engine_step(struct engine *g, struct err *e)
     }
     weights_acquire(g->w);
     forward_run(g->f, &r, g->tok, &g->kv.store);
-    if (g->nsampled) {
-        forward_logits(g->f, g->idx, g->nsampled, &g->logits);
-        engine_logits(g);
-        pool_run(g->w->dev->pool, engine_sample_task, g, g->nsampled);
-    }
+    emit_tokens(g);
+    emit_scores(g);
     weights_release(g->w);
     roster_settle(g);
     g->stats.steps++;
@@ -449,6 +473,19 @@ static void engine_fill(const struct engine *g, const struct engine_sample *s,
     r->versions = s->versions;
     r->mixed = s->mixed;
     r->ntokens = s->len - q->ntokens;
+    r->top = q->top;
+    r->prompt_from = q->prompt_from;
+    if (q->prompt_logps) {
+        r->nprompt = s->req->scored - q->prompt_from;
+        r->prompt_logps = s->req->prompt_logps;
+        r->prompt_top_ids = s->req->prompt_top_ids;
+        r->prompt_top_logps = s->req->prompt_top_logps;
+    }
+    if (s->req->top_ids) {
+        size_t at = (size_t)s->index * (size_t)q->max_new * (size_t)q->top;
+        r->top_ids = s->req->top_ids + at;
+        r->top_logps = s->req->top_logps + at;
+    }
     r->finish = s->state == ENGINE_LIVE ? ENGINE_RUNNING : s->finish;
     r->weight_version = r->ntokens ? s->versions[r->ntokens - 1] : g->version;
     r->prompt_tokens = q->ntokens;

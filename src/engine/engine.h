@@ -45,17 +45,25 @@ struct engine_key {
 };
 
 #define ENGINE_MAX_STOP 16
+#define ENGINE_MAX_TOP  1024
 struct engine_group {
     int64_t id;            /* names the group to engine_abort and engine_end */
     const int32_t *tokens; /* prompt, at least one */
     int ntokens;
-    int n; /* samples */
-    int max_new;
-    struct sampler_params sampling;
+    int n;       /* samples */
+    int max_new; /* 0: none, when the prompt's log-probs are all that is wanted */
+    int min_new; /* before so many tokens none comes that would end the response */
+    struct sampler_params sampling; /* the bias is copied */
     int ignore_eos;
     int nstop;
     int32_t stop[ENGINE_MAX_STOP]; /* beside the model's own end tokens */
     struct engine_key key;
+    /* Log-probs of prompt tokens prompt_from .. ntokens - 1 (the first token of a prompt has none),
+     * at their own temperature; 0 is 1. Rows from there on are computed, not taken from the cache.
+     */
+    int prompt_logps, prompt_from;
+    float prompt_temperature;
+    int top;    /* so many best candidates beside each token that has a log-prob */
     int forget; /* 1: nobody will go on from the responses, their pages are free when they end */
 };
 
@@ -68,12 +76,20 @@ enum engine_finish {
 
 struct engine_result {
     int64_t group;
-    int sample;            /* 0 .. n-1 */
-    const int32_t *tokens; /* response so far, the end token included */
-    const float *logps;
+    int sample;              /* 0 .. n-1 */
+    const int32_t *tokens;   /* response so far, the end token included */
+    const float *logps;      /* log-softmax of logits / temperature, before all else (C2) */
     const int64_t *versions; /* of the weights that each token was sampled with */
     const uint8_t *mixed;    /* 1: rows of other versions were read for this token */
     int ntokens;
+    int top;                /* candidates per token, most likely first */
+    const int32_t *top_ids; /* (ntokens, top) */
+    const float *top_logps;
+    /* of prompt tokens prompt_from .. prompt_from + nprompt - 1 */
+    int prompt_from, nprompt;
+    const float *prompt_logps;     /* (nprompt) */
+    const int32_t *prompt_top_ids; /* (nprompt, top) */
+    const float *prompt_top_logps;
     enum engine_finish finish;
     int64_t weight_version; /* of the last token */
     int prompt_tokens;

@@ -15,6 +15,12 @@ struct engine_request {
     int ended;             /* samples that the caller has taken: the request goes with the last */
     int aborted;
     struct engine_sample *lead; /* computes the prompt for all: the others wait */
+    int scored;                 /* next prompt token without its log-prob */
+    float *prompt_logps;        /* (ntokens - prompt_from), with the best candidates */
+    int32_t *prompt_top_ids;
+    float *prompt_top_logps;
+    int32_t *top_ids; /* (n, max_new, top) */
+    float *top_logps;
     struct engine_request *next;
 };
 
@@ -39,14 +45,21 @@ struct engine_sample {
     int cached;     /* prompt tokens found in the cache; -1: not looked yet */
 };
 
+/* A prompt token whose log-prob the step computes. */
+struct engine_score {
+    struct engine_request *req;
+    int token; /* its place in the prompt */
+};
+
 struct engine {
     struct weights *w;
     struct engine_opts o;
     struct forward *f;
     struct kv_pool kv;
     struct radix tree;
-    struct tensor logits, probs; /* (max_running, V) f32 */
-    float *host[2];              /* their copies where the host cannot read the device's memory */
+    struct tensor logits, probs; /* (logit_rows, V) f32 */
+    int logit_rows;
+    float *host[2]; /* their copies where the host cannot read the device's memory */
     float *max, *logz;
     struct sampler **samplers; /* one per thread */
     struct engine_request *head, *tail;
@@ -63,6 +76,10 @@ struct engine {
     int32_t *pos, *tok, *idx;
     struct engine_sample **sampled; /* who gets a token from logit row i */
     int nsampled;
+    struct engine_score *score; /* (chunk) */
+    int32_t *score_idx, *score_target;
+    float *score_logp;    /* (logit_rows) */
+    int nscore, score_at; /* score_at: the first of the block at hand */
     struct engine_stats stats;
 };
 
@@ -70,6 +87,16 @@ static inline int engine_blocks(int tokens)
 {
     return (tokens + PLAN_KV_BLOCK - 1) / PLAN_KV_BLOCK;
 }
+
+/* Prompt log-probs that the request still lacks. */
+static inline int engine_to_score(const struct engine_request *q)
+{
+    return q->q.prompt_logps && q->scored < q->q.ntokens;
+}
+
+/* Gives every sampled row its token, and the prompts' rows their log-probs. */
+void emit_tokens(struct engine *g);
+void emit_scores(struct engine *g);
 
 /* Chooses the rows of the next pass, takes pages for them and starts samples. */
 void roster_plan(struct engine *g, struct rows *r);

@@ -50,10 +50,11 @@ static int roster_spare(const struct engine *g, const struct engine_sample *s, i
     return spare;
 }
 
-/* Rows that the cache may give: all but the last, whose logits are needed. */
+/* Rows that the cache may give: all but the last, whose logits are needed; none whose logits give
+ * a log-prob that is still wanted. */
 static int roster_match_limit(const struct engine_sample *s)
 {
-    return s->len - 1;
+    return engine_to_score(s->req) ? s->req->scored - 1 : s->len - 1;
 }
 
 /* A sample without pages looks into the cache and begins, if there is memory for it. */
@@ -112,6 +113,18 @@ static int roster_grow(struct engine *g, struct engine_sample *s, int i, int upt
     return 1;
 }
 
+/* Of n rows from `row` on, those that precede a prompt token whose log-prob is wanted. */
+static void roster_score(struct engine *g, const struct engine_sample *s, int row, int n)
+{
+    struct engine_request *q = s->req;
+    while (engine_to_score(q) && q->scored - 1 >= s->have && q->scored - 1 < s->have + n) {
+        g->score[g->nscore] = (struct engine_score){q, q->scored};
+        g->score_idx[g->nscore] = row + q->scored - 1 - s->have;
+        g->score_target[g->nscore++] = q->q.tokens[q->scored];
+        q->scored++;
+    }
+}
+
 /* Adds rows of the sample at place i. 0: it waits for memory, and whoever is younger must not begin
  * before it. */
 static int roster_rows(struct engine *g, int i, struct rows *r, int *room)
@@ -136,13 +149,14 @@ static int roster_rows(struct engine *g, int i, struct rows *r, int *room)
         g->pos[r->n + k] = s->have + k;
         g->tok[r->n + k] = s->tokens[s->have + k];
     }
+    roster_score(g, s, r->n, n);
     r->n += n;
     r->nseq++;
     s->rows = n;
     s->fill = need > 1;
     s->have += n;
     g->stats.prompt_rows += n;
-    if (s->have == s->len) {
+    if (s->have == s->len && s->req->q.max_new > 0) {
         g->idx[g->nsampled] = r->n - 1;
         g->sampled[g->nsampled++] = s;
         g->stats.prompt_rows--;
@@ -206,7 +220,7 @@ void roster_plan(struct engine *g, struct rows *r)
     memset(r, 0, sizeof *r);
     r->seq = g->seq;
     r->pos = g->pos;
-    g->nsampled = 0;
+    g->nsampled = g->nscore = 0;
     radix_tick(&g->tree);
     for (int i = 0; i < g->nlive; i++) {
         g->live[i]->rows = g->live[i]->fill = g->live[i]->got = 0;
@@ -230,6 +244,10 @@ void roster_settle(struct engine *g)
         }
         if (s->req->lead == s && s->have >= s->req->q.ntokens - 1) {
             s->req->lead = NULL;
+        }
+        if (s->rows && s->have == s->len && s->req->q.max_new == 0) {
+            s->state = ENGINE_DONE;
+            s->finish = ENGINE_LENGTH;
         }
         if (s->state != ENGINE_LIVE && s->npages) {
             roster_release(g, s, !s->req->q.forget);

@@ -2,9 +2,12 @@
  * candidates above a falling threshold until the walk ends: the tail is rarely looked at. */
 #include "engine/sampler.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
+#include "num/vmath.h"
 
 struct sampler_cand {
     float x;
@@ -12,12 +15,17 @@ struct sampler_cand {
 };
 struct sampler {
     struct sampler_cand *cand; /* (n) */
+    float *y, *p;              /* (n) the adjusted row and its exponentials */
+    int32_t *count;            /* (n) 0 between calls */
 };
 
 struct sampler *sampler_new(int n)
 {
     struct sampler *s = mem_alloc(sizeof *s);
     s->cand = mem_alloc(sizeof *s->cand * (size_t)n);
+    s->y = mem_alloc(sizeof *s->y * (size_t)n);
+    s->p = mem_alloc(sizeof *s->p * (size_t)n);
+    s->count = mem_alloc(sizeof *s->count * (size_t)n);
     return s;
 }
 
@@ -25,6 +33,9 @@ void sampler_free(struct sampler *s)
 {
     if (s) {
         mem_free(s->cand);
+        mem_free(s->y);
+        mem_free(s->p);
+        mem_free(s->count);
         mem_free(s);
     }
 }
@@ -36,6 +47,65 @@ static int sampler_order(const void *a, const void *b)
         return x->x > y->x ? -1 : 1;
     }
     return (x->id > y->id) - (x->id < y->id);
+}
+
+static int sampler_penalizes(const struct sampler_params *q)
+{
+    return (q->repetition_penalty != 0.0f && q->repetition_penalty != 1.0f) ||
+           q->frequency_penalty != 0.0f || q->presence_penalty != 0.0f;
+}
+
+int sampler_adjusts(const struct sampler_params *q, const struct sampler_past *past)
+{
+    return q->nbias > 0 || past->nbanned > 0 || (past->n > 0 && sampler_penalizes(q));
+}
+
+static void sampler_penalize(struct sampler *s, const struct sampler_params *q,
+                             const struct sampler_past *past, float t)
+{
+    float r = q->repetition_penalty != 0.0f ? q->repetition_penalty : 1.0f;
+
+    for (int i = 0; i < past->n; i++) {
+        s->count[past->tokens[i]]++;
+    }
+    for (int i = 0; i < past->n; i++) {
+        int32_t id = past->tokens[i];
+        if (s->count[id]) {
+            float v = s->y[id] > 0.0f ? s->y[id] / r : s->y[id] * r;
+            float loss = q->frequency_penalty * (float)s->count[id] + q->presence_penalty;
+            s->y[id] = v - loss / t;
+            s->count[id] = 0;
+        }
+    }
+}
+
+float sampler_adjust(struct sampler *s, const struct sampler_params *q,
+                     const struct sampler_past *past, const float *x, int n, const float **y,
+                     const float **p)
+{
+    float t = q->temperature > 0.0f ? q->temperature : 1.0f, max = -INFINITY;
+
+    memcpy(s->y, x, sizeof *x * (size_t)n);
+    if (sampler_penalizes(q)) {
+        sampler_penalize(s, q, past, t);
+    }
+    for (int i = 0; i < q->nbias; i++) {
+        s->y[q->bias[i].id] += q->bias[i].value / t;
+    }
+    for (int i = 0; i < past->nbanned; i++) {
+        s->y[past->banned[i]] = -INFINITY;
+    }
+    for (int i = 0; i < n; i++) {
+        max = s->y[i] > max ? s->y[i] : max;
+    }
+    *y = s->y;
+    if (q->temperature > 0.0f) {
+        for (int i = 0; i < n; i++) {
+            s->p[i] = vmath_expf(s->y[i] - max);
+        }
+        *p = s->p;
+    }
+    return max;
 }
 
 /* Candidates with lo <= x < hi in order; returns how many. */
@@ -114,6 +184,29 @@ static double sampler_total_kept(const float *x, const float *p, int n, float ed
         }
     }
     return t;
+}
+
+void sampler_top(struct sampler *s, const float *x, int n, float max, int k, int32_t *ids)
+{
+    static const float depth[] = {3.0f, 8.0f, 16.0f};
+    float hi = INFINITY;
+    int have = 0;
+
+    for (int b = 0; b < 4 && have < k; b++) {
+        float lo = b == 3 ? -INFINITY : max - depth[b];
+        int got;
+        if (lo >= hi) {
+            continue;
+        }
+        got = sampler_band(s, x, n, lo, hi);
+        for (int i = 0; i < got && have < k; i++) {
+            ids[have++] = s->cand[i].id;
+        }
+        hi = lo;
+    }
+    while (have < k) { /* what is not a number has no place in the order */
+        ids[have++] = 0;
+    }
 }
 
 int32_t sampler_pick(struct sampler *s, const struct sampler_params *q, const float *x,

@@ -15,7 +15,7 @@
 #include "engine/engine.h"
 #include "model/forward.h"
 
-enum { CONTEXT = 256, MAX_JOBS = 16, MAX_N = 6, MAX_STEPS = 20000, VOCAB = 97 };
+enum { CONTEXT = 256, MAX_JOBS = 16, MAX_N = 6, MAX_STEPS = 20000, VOCAB = 97, TOP = 4 };
 
 static const struct tinymodel_spec spec = {"qwen3", 1, 2, 64, 2, 1, 32, 96, VOCAB, CONTEXT, 2.0f};
 static char folder[256];
@@ -41,7 +41,7 @@ static inline int jobs_teardown(void **state)
  */
 
 struct answer {
-    int n; /* 0: none yet */
+    int taken, n;
     enum engine_finish finish;
     int64_t version;
     int cached;
@@ -49,6 +49,12 @@ struct answer {
     float logps[CONTEXT];
     int64_t versions[CONTEXT];
     uint8_t mixed[CONTEXT];
+    int32_t top_ids[CONTEXT * TOP];
+    float top_logps[CONTEXT * TOP];
+    int nprompt;
+    float prompt_logps[CONTEXT];
+    int32_t prompt_top_ids[CONTEXT * TOP];
+    float prompt_top_logps[CONTEXT * TOP];
 };
 
 struct job {
@@ -103,6 +109,18 @@ static inline void answer_copy(struct answer *a, const struct engine_result *r)
         memcpy(a->logps, r->logps, sizeof(float) * n);
         memcpy(a->versions, r->versions, sizeof(int64_t) * n);
         memcpy(a->mixed, r->mixed, n);
+        if (r->top) {
+            memcpy(a->top_ids, r->top_ids, sizeof(int32_t) * n * (size_t)r->top);
+            memcpy(a->top_logps, r->top_logps, sizeof(float) * n * (size_t)r->top);
+        }
+    }
+    n = (size_t)(a->nprompt = r->nprompt);
+    if (n) {
+        memcpy(a->prompt_logps, r->prompt_logps, sizeof(float) * n);
+        if (r->top) {
+            memcpy(a->prompt_top_ids, r->prompt_top_ids, sizeof(int32_t) * n * (size_t)r->top);
+            memcpy(a->prompt_top_logps, r->prompt_top_logps, sizeof(float) * n * (size_t)r->top);
+        }
     }
 }
 
@@ -116,8 +134,8 @@ static inline void take_answers(struct engine *g, struct batch *b, int *left)
         j = &b->job[r.group - 1000];
         assert_in_range(r.sample, 0, j->q.n - 1);
         a = &j->answer[r.sample];
-        assert_int_equal(a->n, 0); /* once */
-        assert_in_range(r.ntokens, 1, j->q.max_new);
+        assert_int_equal(a->taken++, 0); /* once */
+        assert_in_range(r.ntokens, r.finish == ENGINE_STOP, j->q.max_new);
         answer_copy(a, &r);
         assert_int_equal(r.prompt_tokens, j->q.ntokens);
         (*left)--;
@@ -170,6 +188,19 @@ static inline void batch_run(struct batch *b, struct weights *w, const struct en
     engine_close(g);
 }
 
+/* 1 when the answers agree in their first n tokens, and in all of the prompt's log-probs. */
+static inline int answer_equal(const struct answer *x, const struct answer *y, int n, int top)
+{
+    size_t t = (size_t)(n * top), m = (size_t)x->nprompt, mt = m * (size_t)top;
+    return memcmp(x->tokens, y->tokens, sizeof(int32_t) * (size_t)n) == 0 &&
+           memcmp(x->logps, y->logps, sizeof(float) * (size_t)n) == 0 &&
+           memcmp(x->top_ids, y->top_ids, sizeof(int32_t) * t) == 0 &&
+           memcmp(x->top_logps, y->top_logps, sizeof(float) * t) == 0 && x->nprompt == y->nprompt &&
+           memcmp(x->prompt_logps, y->prompt_logps, sizeof(float) * m) == 0 &&
+           memcmp(x->prompt_top_ids, y->prompt_top_ids, sizeof(int32_t) * mt) == 0 &&
+           memcmp(x->prompt_top_logps, y->prompt_top_logps, sizeof(float) * mt) == 0;
+}
+
 static inline void assert_same_answers(const struct batch *a, const struct batch *b,
                                        const char *what)
 {
@@ -178,8 +209,7 @@ static inline void assert_same_answers(const struct batch *a, const struct batch
         for (int k = 0; k < a->job[i].q.n; k++) {
             const struct answer *x = &a->job[i].answer[k], *y = &b->job[i].answer[k];
             if (x->n != y->n || x->finish != y->finish ||
-                memcmp(x->tokens, y->tokens, sizeof(int32_t) * (size_t)x->n) != 0 ||
-                memcmp(x->logps, y->logps, sizeof(float) * (size_t)x->n) != 0) {
+                !answer_equal(x, y, x->n, a->job[i].q.top)) {
                 fail_msg("%s: job %d, sample %d is another (%d and %d tokens)", what, i, k, x->n,
                          y->n);
             }
@@ -250,47 +280,123 @@ static inline void oracle_finish(struct oracle *o, const struct job *j, const st
     }
 }
 
-/* One pass over prompt and answer gives every logit row of the answer; tokens [from, to) of it must
- * be what the weights in force say. */
+/* The token that comes i-th, from the model's row. */
+static inline int32_t oracle_pick(struct oracle *o, const struct job *j, int sample, int i,
+                                  const float *x, const float *p, float max)
+{
+    static const int32_t eos[] = {2, 5};
+    const struct answer *a = &j->answer[sample];
+    double u = rng_uniform(j->q.key.seed, j->q.key.stream, j->q.key.sample + (uint64_t)sample, 0,
+                           (uint32_t)i);
+    int32_t banned[2 + ENGINE_MAX_STOP];
+    struct sampler_past past = {a->tokens, i, banned, 0};
+
+    if (i < j->q.min_new) {
+        memcpy(banned, eos, sizeof eos);
+        memcpy(banned + 2, j->q.stop, sizeof(int32_t) * (size_t)j->q.nstop);
+        past.banned += 2 * j->q.ignore_eos;
+        past.nbanned = 2 * !j->q.ignore_eos + j->q.nstop;
+    }
+    if (sampler_adjusts(&j->q.sampling, &past)) {
+        max = sampler_adjust(o->s, &j->q.sampling, &past, x, VOCAB, &x, &p);
+    }
+    return sampler_pick(o->s, &j->q.sampling, x, p, VOCAB, max, u);
+}
+
+/* The best candidates of a row by looking for each of them. */
+static inline void oracle_top(const float *x, float max, float logz, int top, const int32_t *ids,
+                              const float *logps)
+{
+    int used[VOCAB] = {0};
+    for (int k = 0; k < top; k++) {
+        int best = -1;
+        float logp;
+        for (int i = 0; i < VOCAB; i++) {
+            best = !used[i] && (best < 0 || x[i] > x[best]) ? i : best;
+        }
+        used[best] = 1;
+        logp = (x[best] - max) - logz;
+        assert_int_equal(ids[k], best);
+        assert_memory_equal(&logps[k], &logp, sizeof logp);
+    }
+}
+
+/* One pass over the first n tokens of prompt and answer; x are the logits of `rows` rows from
+ * `first` on. */
+static inline struct tensor oracle_pass(struct oracle *o, const struct job *j, int sample, int n,
+                                        int first, int rows_)
+{
+    int32_t tok[CONTEXT], pos[CONTEXT], idx[CONTEXT];
+    struct row_seq seq = {0, n, 0, o->pages};
+    struct rows rows = {n, 1, &seq, pos};
+
+    for (int i = 0; i < n; i++) {
+        tok[i] = i < j->q.ntokens ? j->prompt[i] : j->answer[sample].tokens[i - j->q.ntokens];
+        pos[i] = i;
+    }
+    for (int i = 0; i < rows_; i++) {
+        idx[i] = first + i;
+    }
+    memset(o->kv.data, 0xff, o->kv.size);
+    forward_run(o->f, &rows, tok, &o->kv);
+    forward_logits(o->f, idx, rows_, &o->logits);
+    return tensor_rows(&o->logits, 0, rows_);
+}
+
+/* Tokens [from, to) of an answer must be what the weights in force say. */
 static inline void oracle_span(struct oracle *o, const struct job *j, int sample, int from, int to)
 {
     const struct answer *a = &j->answer[sample];
     struct device *d = model.dev;
-    int n = j->q.ntokens + a->n - 1;
-    int32_t tok[CONTEXT], pos[CONTEXT], idx[CONTEXT];
-    float logp[CONTEXT], max[CONTEXT];
-    struct row_seq seq = {0, n, 0, o->pages};
-    struct rows rows = {n, 1, &seq, pos};
-    struct tensor x = tensor_rows(&o->logits, 0, a->n), p = tensor_rows(&o->probs, 0, a->n);
-    struct logit_spec spec = {0};
+    float logp[CONTEXT], max[CONTEXT], logz[CONTEXT];
+    struct tensor x = oracle_pass(o, j, sample, j->q.ntokens + a->n - 1, j->q.ntokens - 1, a->n);
+    struct tensor p = tensor_rows(&o->probs, 0, a->n);
+    struct logit_spec spec = {.temperature = j->q.sampling.temperature};
 
     assert_true(a->n >= 1);
-    for (int i = 0; i < n; i++) {
-        tok[i] = i < j->q.ntokens ? j->prompt[i] : a->tokens[i - j->q.ntokens];
-        pos[i] = i;
-    }
-    for (int i = 0; i < a->n; i++) {
-        idx[i] = j->q.ntokens - 1 + i;
-    }
-    spec.temperature = j->q.sampling.temperature;
-    memset(o->kv.data, 0xff, o->kv.size);
-    forward_run(o->f, &rows, tok, &o->kv);
-    forward_logits(o->f, idx, a->n, &o->logits);
-    d->ops->logp(d, &x, &spec, a->tokens, &model.w->vocab_leaves, logp, max, NULL, NULL);
+    d->ops->logp(d, &x, &spec, a->tokens, &model.w->vocab_leaves, logp, max, logz, NULL);
     d->ops->exps(d, &x, max, &p);
     for (int i = from; i < to; i++) {
-        double u = rng_uniform(j->q.key.seed, j->q.key.stream, j->q.key.sample + (uint64_t)sample,
-                               0, (uint32_t)i);
-        assert_int_equal(a->tokens[i], sampler_pick(o->s, &j->q.sampling, device_host_row(&x, i),
-                                                    device_host_row(&p, i), VOCAB, max[i], u));
+        assert_int_equal(a->tokens[i], oracle_pick(o, j, sample, i, device_host_row(&x, i),
+                                                   device_host_row(&p, i), max[i]));
+        oracle_top(device_host_row(&x, i), max[i], logz[i], j->q.top, a->top_ids + i * j->q.top,
+                   a->top_logps + i * j->q.top);
     }
     assert_true(logp[0] < 0.0f);
     assert_memory_equal(a->logps + from, logp + from, sizeof(float) * (size_t)(to - from));
 }
 
+/* The prompt's log-probs. */
+static inline void oracle_prompt(struct oracle *o, const struct job *j, int sample)
+{
+    const struct answer *a = &j->answer[sample];
+    int from = j->q.prompt_from > 0 ? j->q.prompt_from : 1, n = j->q.ntokens - from;
+    struct logit_spec spec = {.temperature = j->q.prompt_temperature};
+    float logp[CONTEXT], max[CONTEXT], logz[CONTEXT];
+    struct tensor x;
+
+    assert_int_equal(a->nprompt, n);
+    if (n == 0) {
+        return;
+    }
+    x = oracle_pass(o, j, sample, j->q.ntokens, from - 1, n);
+    model.dev->ops->logp(model.dev, &x, &spec, j->prompt + from, &model.w->vocab_leaves, logp, max,
+                         logz, NULL);
+    assert_memory_equal(a->prompt_logps, logp, sizeof(float) * (size_t)n);
+    for (int i = 0; i < n; i++) {
+        oracle_top(device_host_row(&x, i), max[i], logz[i], j->q.top,
+                   a->prompt_top_ids + i * j->q.top, a->prompt_top_logps + i * j->q.top);
+    }
+}
+
 static inline void oracle_check(struct oracle *o, const struct job *j, int sample)
 {
-    oracle_span(o, j, sample, 0, j->answer[sample].n);
+    if (j->q.max_new > 0) {
+        oracle_span(o, j, sample, 0, j->answer[sample].n);
+    }
+    if (j->q.prompt_logps) {
+        oracle_prompt(o, j, sample);
+    }
     oracle_finish(o, j, &j->answer[sample]);
 }
 

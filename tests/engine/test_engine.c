@@ -184,6 +184,81 @@ static void test_random(void **state)
     mem_free(want);
 }
 
+/* Every parameter of the choice and every kind of log-prob, alone and among the others. */
+static void batch_choices(struct batch *b)
+{
+    static const struct sampler_bias bias[] = {{7, 6.0f}, {8, -100.0f}, {7, 0.5f}};
+    struct job *j;
+
+    b->n = 0;
+    j = job_add(b, 20, 2, 60, 1);
+    j->q.sampling.repetition_penalty = 1.5f;
+    j->q.top = TOP;
+    j = job_add(b, 70, 2, 60, 2);
+    j->q.sampling.frequency_penalty = 0.7f;
+    j->q.sampling.temperature = 0.6f;
+    j->q.prompt_logps = 1;
+    j->q.top = 2;
+    j = job_add(b, 150, 1, 60, 3);
+    j->q.sampling.presence_penalty = 1.5f;
+    j->q.sampling.top_p = 0.8f;
+    j->q.prompt_logps = 1;
+    j->q.prompt_from = 64;
+    j->q.prompt_temperature = 0.5f;
+    j = job_add(b, 64, 3, 80, 4);
+    j->q.sampling.temperature = 0.0f;
+    j->q.sampling.repetition_penalty = 1.2f;
+    j->q.sampling.frequency_penalty = 0.3f;
+    j->q.sampling.presence_penalty = 0.4f;
+    j->q.sampling.nbias = 3;
+    j->q.sampling.bias = bias;
+    j->q.min_new = 70;
+    j->q.nstop = 1;
+    j->q.stop[0] = 7;
+    j = job_add(b, 100, 2, 30, 5);
+    j->q.sampling.nbias = 2;
+    j->q.sampling.bias = bias;
+    j->q.sampling.min_p = 0.05f;
+    j->q.prompt_logps = 1;
+    j->q.prompt_from = 99;
+    j->q.min_new = 10;
+    j = job_add(b, 90, 2, 0, 6); /* nothing but the prompt's */
+    j->q.prompt_logps = 1;
+    j->q.top = TOP;
+    j = job_add(b, 1, 1, 5, 7);
+    j->q.prompt_logps = 1;
+    j->q.top = 1;
+}
+
+static void test_choices(void **state)
+{
+    struct batch *b = mem_alloc(sizeof *b), *want = mem_alloc(sizeof *want);
+    struct engine_opts o = {.max_running = 64, .max_context = CONTEXT};
+
+    (void)state;
+    batch_choices(want);
+    batch_choices(b);
+    batch_run(want, model.w, &o, NULL);
+    oracle_batch(want);
+    for (int i = 0; i < want->job[3].q.min_new; i++) { /* biased towards it, yet it has to wait */
+        assert_int_not_equal(want->job[3].answer[0].tokens[i], 7);
+    }
+    assert_int_equal(want->job[3].answer[0].finish, ENGINE_STOP);
+    assert_int_equal(want->job[5].answer[1].n, 0);
+    assert_int_equal(want->job[5].answer[1].finish, ENGINE_LENGTH);
+    for (int k = 0; k < 4; k++) {
+        static const int running[] = {1, 2, 5, 40}, chunk[] = {1, 33, 512, 64};
+        o = (struct engine_opts){.max_running = running[k],
+                                 .max_context = CONTEXT,
+                                 .kv_bytes = (5 + k) * 16384,
+                                 .chunk = chunk[k]};
+        batch_run(b, model.w, &o, NULL);
+        assert_same_answers(want, b, "choices");
+    }
+    mem_free(b);
+    mem_free(want);
+}
+
 /* A stop token ends the same answer earlier; the longer limit only goes on. */
 static void test_stop(void **state)
 {
@@ -268,6 +343,24 @@ static void test_refused(void **state)
     REFUSED(sampling.top_p, -0.5f);
     REFUSED(sampling.min_p, NAN);
     REFUSED(sampling.min_p, -0.5f);
+    REFUSED(sampling.repetition_penalty, -1.0f);
+    REFUSED(sampling.repetition_penalty, NAN);
+    REFUSED(sampling.frequency_penalty, INFINITY);
+    REFUSED(sampling.presence_penalty, NAN);
+    REFUSED(sampling.nbias, -1);
+    REFUSED(top, -1);
+    REFUSED(top, VOCAB + 1);
+    good.prompt_logps = 1;
+    REFUSED(prompt_from, 6);
+    REFUSED(prompt_from, -1);
+    REFUSED(prompt_temperature, NAN);
+    REFUSED(max_new, -1);
+    good.prompt_logps = 0;
+    good.sampling.nbias = 1;
+    REFUSED(sampling.bias, (&(struct sampler_bias){VOCAB, 1.0f}));
+    REFUSED(sampling.bias, (&(struct sampler_bias){-1, 1.0f}));
+    REFUSED(sampling.bias, (&(struct sampler_bias){1, NAN}));
+    good.sampling.nbias = 0;
 #undef REFUSED
     b->job[0].prompt[3] = VOCAB;
     expect_refused(g, &good, "a token after the vocabulary");
@@ -413,12 +506,13 @@ static void test_version_changed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_derived),       cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_limits),        cmocka_unit_test(test_little_memory),
-        cmocka_unit_test(test_random),        cmocka_unit_test(test_stop),
-        cmocka_unit_test(test_refused),       cmocka_unit_test(test_long_context),
-        cmocka_unit_test(test_close_running), cmocka_unit_test(test_no_allocation),
-        cmocka_unit_test(test_version),       cmocka_unit_test(test_version_changed),
+        cmocka_unit_test(test_derived),         cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_limits),          cmocka_unit_test(test_little_memory),
+        cmocka_unit_test(test_random),          cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_choices),         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_long_context),    cmocka_unit_test(test_close_running),
+        cmocka_unit_test(test_no_allocation),   cmocka_unit_test(test_version),
+        cmocka_unit_test(test_version_changed),
     };
     return cmocka_run_group_tests(tests, jobs_setup, jobs_teardown);
 }

@@ -181,7 +181,7 @@ static struct sampler_params some_params(void)
     static const float tops[] = {0.0f, 1e-6f, 0.1f, 0.5f, 0.9f, 0.95f, 0.999f, 0.9999999f};
     static const float mins[] = {1e-6f, 0.01f, 0.05f, 0.5f, 0.99f, 1.0f};
     static const int ks[] = {1, 2, 3, 20, 50, 1000, 100000, -1};
-    struct sampler_params q = {1.0f, 1.0f, 0.0f, -1};
+    struct sampler_params q = {.temperature = 1.0f, .top_p = 1.0f, .top_k = -1};
     int mix = below(8);
 
     q.top_k = mix & 1 ? ks[below(8)] : below(2) ? 0 : -1;
@@ -235,7 +235,7 @@ static void test_boundaries(void **state)
 {
     struct sampler *s = sampler_new(MAX_VOCAB);
     struct row *r = mem_alloc(sizeof *r);
-    struct sampler_params q = {1.0f, 1.0f, 0.0f, -1};
+    struct sampler_params q = {.temperature = 1.0f, .top_p = 1.0f, .top_k = -1};
 
     (void)state;
     for (int kind = 0; kind < ROW_KINDS; kind++) {
@@ -295,7 +295,7 @@ static void test_impossible(void **state)
 {
     struct sampler *s = sampler_new(MAX_VOCAB);
     struct row *r = mem_alloc(sizeof *r);
-    struct sampler_params q = {1.0f, 1.0f, 0.0f, -1};
+    struct sampler_params q = {.temperature = 1.0f, .top_p = 1.0f, .top_k = -1};
 
     (void)state;
     for (int k = 0; k < 2000; k++) {
@@ -340,7 +340,7 @@ static double chi_square(const struct sampler_params *q, const struct row *r, co
 static void test_frequencies(void **state)
 {
     struct row *r = mem_alloc(sizeof *r);
-    struct sampler_params q = {1.0f, 1.0f, 0.0f, -1};
+    struct sampler_params q = {.temperature = 1.0f, .top_p = 1.0f, .top_k = -1};
     double prob[64], total = 0.0, top = 0.0, chi;
     int rank[40];
 
@@ -375,12 +375,112 @@ static void test_frequencies(void **state)
     mem_free(r);
 }
 
+/* Penalties, bias and bans as their definition says, token by token. */
+static void test_adjust(void **state)
+{
+    struct sampler *s = sampler_new(MAX_VOCAB);
+    struct row *r = mem_alloc(sizeof *r);
+    float want[300];
+
+    (void)state;
+    for (int round = 0; round < 400; round++) {
+        int32_t past[200], banned[3];
+        struct sampler_bias bias[5];
+        struct sampler_params q = {.top_p = 1.0f, .nbias = below(6), .bias = bias};
+        struct sampler_past t = {past, below(200), banned, below(4)};
+        const float *y, *p = NULL;
+        float temperature, max, best = -INFINITY;
+
+        row_fill(r, PLAIN, 5 + below(290));
+        q.temperature = (float)below(3) * 0.8f;
+        q.repetition_penalty = below(3) ? 0.5f + (float)unit() : (float)below(2);
+        q.frequency_penalty = below(2) ? (float)bell() : 0.0f;
+        q.presence_penalty = below(2) ? (float)bell() : 0.0f;
+        for (int i = 0; i < t.n; i++) {
+            past[i] = below(r->n);
+        }
+        for (int i = 0; i < 5; i++) {
+            bias[i] = (struct sampler_bias){below(r->n), (float)(10.0 * bell())};
+        }
+        for (int i = 0; i < 3; i++) {
+            banned[i] = below(r->n);
+        }
+        temperature = q.temperature > 0.0f ? q.temperature : 1.0f;
+        for (int i = 0; i < r->n; i++) {
+            int count = 0;
+            want[i] = r->x[i];
+            for (int k = 0; k < t.n; k++) {
+                count += past[k] == i;
+            }
+            if (count && q.repetition_penalty > 0.0f) {
+                want[i] = want[i] > 0.0f ? want[i] / q.repetition_penalty
+                                         : want[i] * q.repetition_penalty;
+            }
+            if (count) {
+                want[i] -= (q.frequency_penalty * (float)count + q.presence_penalty) / temperature;
+            }
+            for (int k = 0; k < q.nbias; k++) {
+                want[i] += bias[k].id == i ? bias[k].value / temperature : 0.0f;
+            }
+            for (int k = 0; k < t.nbanned; k++) {
+                want[i] = banned[k] == i ? -INFINITY : want[i];
+            }
+            best = want[i] > best ? want[i] : best;
+        }
+        if (!sampler_adjusts(&q, &t)) {
+            assert_memory_equal(want, r->x, sizeof(float) * (size_t)r->n);
+            continue;
+        }
+        max = sampler_adjust(s, &q, &t, r->x, r->n, &y, &p);
+        assert_true(max == best);
+        assert_memory_equal(y, want, sizeof(float) * (size_t)r->n);
+        for (int i = 0; i < r->n && q.temperature > 0.0f; i++) {
+            float e = vmath_expf(want[i] - best);
+            assert_memory_equal(&p[i], &e, sizeof e);
+        }
+        for (int i = 0; i < t.nbanned; i++) {
+            assert_int_not_equal(sampler_pick(s, &q, y, p, r->n, max, some_u()), banned[i]);
+        }
+    }
+    mem_free(r);
+    sampler_free(s);
+}
+
+/* The best candidates are the first of the sorted ones. */
+static void test_top(void **state)
+{
+    static const int sizes[] = {1, 2, 17, 500, MAX_VOCAB};
+    static int order[MAX_VOCAB];
+    static int32_t ids[MAX_VOCAB];
+    struct sampler *s = sampler_new(MAX_VOCAB);
+    struct row *r = mem_alloc(sizeof *r);
+
+    (void)state;
+    for (int kind = 0; kind < ROW_KINDS; kind++) {
+        for (int i = 0; i < 5; i++) {
+            row_fill(r, (enum row_kind)kind, sizes[i]);
+            for (int k = 0; k < r->n; k++) {
+                order[k] = k;
+            }
+            naive_x = r->x;
+            qsort(order, (size_t)r->n, sizeof *order, naive_order);
+            for (int k = 1; k <= r->n; k = k < 20 ? k + 1 : k * 3) {
+                sampler_top(s, r->x, r->n, r->max, k, ids);
+                assert_memory_equal(ids, order, sizeof(int32_t) * (size_t)k);
+            }
+        }
+    }
+    mem_free(r);
+    sampler_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_definition),  cmocka_unit_test(test_boundaries),
         cmocka_unit_test(test_greedy),      cmocka_unit_test(test_impossible),
-        cmocka_unit_test(test_frequencies),
+        cmocka_unit_test(test_frequencies), cmocka_unit_test(test_adjust),
+        cmocka_unit_test(test_top),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
