@@ -385,6 +385,9 @@ static void engine_reap(struct engine *g)
         struct engine_request *q = *at;
         if (q->ended == q->q.n) {
             *at = q->next;
+            if (q->q.forget) {
+                radix_forget(&g->tree, g->version, q->q.tokens, q->q.ntokens);
+            }
             engine_drop(q);
         } else {
             g->tail = q;

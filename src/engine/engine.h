@@ -64,7 +64,8 @@ struct engine_group {
     int prompt_logps, prompt_from;
     float prompt_temperature;
     int top;    /* so many best candidates beside each token that has a log-prob */
-    int forget; /* 1: nobody will go on from the responses, their pages are free when they end */
+    int forget; /* 1: nobody will go on from the prompt or the responses: the cache keeps the prompt
+                   while samples of it are to come, and no response */
 };
 
 enum engine_finish {

@@ -225,6 +225,27 @@ int radix_evict(struct radix *t)
     return 0;
 }
 
+void radix_forget(struct radix *t, int64_t version, const int32_t *tokens, int n)
+{
+    int at = t->kv->n;
+
+    while (n > 0) {
+        int m = n < PLAN_KV_BLOCK ? n : PLAN_KV_BLOCK, k;
+        int c = radix_child(t, version, at, tokens, m, 0, &k);
+        if (c < 0 || k < t->node[c].n) { /* what is known goes another way, or further */
+            break;
+        }
+        at = c;
+        tokens += k;
+        n = k < PLAN_KV_BLOCK ? 0 : n - k;
+    }
+    while (at != t->kv->n && t->kv->refs[at] == 1 && t->node[at].child < 0) {
+        int up = t->node[at].parent;
+        radix_remove(t, at);
+        at = up;
+    }
+}
+
 void radix_clear(struct radix *t)
 {
     /* the oldest is a leaf */

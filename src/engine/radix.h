@@ -50,6 +50,10 @@ void radix_insert(struct radix *t, int64_t version, const int32_t *tokens, int n
 
 /* Frees the page that only the tree holds and that was used longest ago. 0 when there is none. */
 int radix_evict(struct radix *t);
+/* Forgets the pages of these tokens, from the end, as far as nobody holds them or goes on from
+ * them.
+ */
+void radix_forget(struct radix *t, int64_t version, const int32_t *tokens, int n);
 /* Forgets everything; pages that others hold stay theirs. */
 void radix_clear(struct radix *t);
 /* STATUS_FAIL with the cause when the tree contradicts itself or its pool; for tests. */

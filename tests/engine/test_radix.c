@@ -322,6 +322,37 @@ static void test_order(void **state)
     close_tree();
 }
 
+/* What is forgotten goes from its end up to where somebody else goes on. */
+static void test_forget(void **state)
+{
+    struct seq s, held;
+    (void)state;
+    open_tree();
+    seq_make(&s, 150, 0);
+    seq_run(&s);
+    radix_forget(&tree, VERSION + 1, s.tokens, 150);
+    radix_forget(&tree, VERSION, s.tokens, 149); /* more is known */
+    radix_forget(&tree, VERSION, s.tokens, 128);
+    assert_int_equal(tree.count, 3);
+    radix_forget(&tree, VERSION, s.tokens, 150);
+    assert_int_equal(tree.count, 0);
+    seq_make(&s, 150, 0);
+    seq_run(&s);
+    s.tokens[140] = -1;
+    seq_run(&s);
+    radix_forget(&tree, VERSION, s.tokens, 150);
+    assert_int_equal(tree.count, 3); /* the other's end stays */
+    seq_make(&s, 150, 0);
+    seq_make(&held, 100, 0);
+    seq_match(&held); /* holds the first page */
+    radix_forget(&tree, VERSION, s.tokens, 150);
+    assert_int_equal(tree.count, 1);
+    seq_give(&held);
+    radix_forget(&tree, VERSION, s.tokens, 64);
+    assert_int_equal(tree.count, 0);
+    close_tree();
+}
+
 static int common(const struct seq *a, const struct seq *b)
 {
     int k = 0;
@@ -392,7 +423,8 @@ int main(void)
         cmocka_unit_test(test_empty),      cmocka_unit_test(test_longest),
         cmocka_unit_test(test_grows),      cmocka_unit_test(test_unsettled),
         cmocka_unit_test(test_same_twice), cmocka_unit_test(test_versions),
-        cmocka_unit_test(test_order),      cmocka_unit_test(test_random),
+        cmocka_unit_test(test_order),      cmocka_unit_test(test_forget),
+        cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

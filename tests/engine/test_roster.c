@@ -95,6 +95,7 @@ static void test_group(void **state)
             drain(g, b);
             assert_int_equal(stats_of(g).prompt_rows, 199);
             assert_int_equal(stats_of(g).preempted, 0);
+            assert_true((stats_of(g).pages_cached == 0) == j->q.forget);
             for (int k = 0; k < 6; k++) {
                 assert_int_equal(j->answer[k].cached, k ? 199 : 0);
             }
