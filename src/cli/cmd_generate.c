@@ -7,22 +7,19 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "cli/cmd.h"
-#include "engine/engine.h"
-#include "model/weights.h"
-#include "model/wfile.h"
-#include "rl/promptenc.h"
+#include "cli/genmodel.h"
+#include "num/device.h"
 
 struct generate_opts {
-    char *hf_checkpoint, *prompt, *isa, *device, *libtorch;
-    int64_t max_tokens, n, seed, top_k, threads, leaves;
-    double temperature, top_p;
+    struct genmodel_opts model;
+    char *prompt;
+    int64_t max_tokens, n, seed, top_k;
+    double temperature, top_p, min_p, repetition, frequency, presence;
     int raw, timing, logprobs, ignore_eos;
 };
 
 #define O(f) offsetof(struct generate_opts, f)
 static const struct conf_opt generate_table[] = {
-    {"hf-checkpoint", CONF_STR, NULL, NULL, "model: a Hugging Face folder or a GGUF file",
-     O(hf_checkpoint), "model", NULL},
     {"prompt", CONF_STR, NULL, NULL, "what the user says", O(prompt), "prompt", NULL},
     {"raw", CONF_SWITCH, NULL, NULL, "take the prompt as it is, without the chat template", O(raw),
      "prompt", NULL},
@@ -33,6 +30,15 @@ static const struct conf_opt generate_table[] = {
     {"top-p", CONF_FLOAT, "1", "(0,1]", "nucleus", O(top_p), "sampling", NULL},
     {"top-k", CONF_INT, "-1", "[-1,1000000000]", "candidates; -1 takes all", O(top_k), "sampling",
      NULL},
+    {"min-p", CONF_FLOAT, "0", "[0,1]", "least share of the likeliest candidate's probability",
+     O(min_p), "sampling", NULL},
+    {"repetition-penalty", CONF_FLOAT, "1", "(0,100]",
+     "divides positive logits of tokens said before, multiplies negative ones", O(repetition),
+     "sampling", NULL},
+    {"frequency-penalty", CONF_FLOAT, "0", "[-100,100]",
+     "taken from a token's logit for each time it was said", O(frequency), "sampling", NULL},
+    {"presence-penalty", CONF_FLOAT, "0", "[-100,100]",
+     "taken from a token's logit once it was said", O(presence), "sampling", NULL},
     {"seed", CONF_INT, "42", "[0,9223372036854775807]", "of the sampling", O(seed), "sampling",
      NULL},
     {"ignore-eos", CONF_SWITCH, NULL, NULL, "sample on past end tokens", O(ignore_eos), "sampling",
@@ -41,24 +47,10 @@ static const struct conf_opt generate_table[] = {
      "output", NULL},
     {"timing", CONF_SWITCH, NULL, NULL, "print the time to the first token and tokens per second",
      O(timing), "output", NULL},
-    {"threads", CONF_INT, "0", "[0,4096]", "0 takes all cores", O(threads), "machine", NULL},
-    {"device", CONF_STR, "cpu", NULL,
-     "cpu, or torch:cpu, torch:cuda, torch:cuda:N: ATen through libtorch", O(device), "machine",
-     NULL},
-    {"libtorch", CONF_STR, NULL, NULL,
-     "folder of libtorch_cpu.so; unset: the system's, or that of python3's torch", O(libtorch),
-     "machine", NULL},
-    {"isa", CONF_STR, "auto", NULL, "auto, scalar, avx2, avx512 or amx", O(isa), "machine", NULL},
-    {"numeric-leaves", CONF_INT, "0", "[0,8]", "leaves of split contractions; 0 from the model",
-     O(leaves), "machine", NULL},
     {0}};
 
 struct generate {
-    struct wfile *file;
-    struct device *dev;
-    struct weights *w;
-    struct promptenc enc;
-    struct engine *engine;
+    struct genmodel m;
     double start, first, end;
     int tokens;
 };
@@ -94,50 +86,11 @@ static double process_start(void)
     return (double)ticks / 100.0;
 }
 
-static int generate_open(struct generate *g, const struct generate_opts *o, struct err *e)
-{
-    struct engine_opts eo;
-    struct plan plan;
-    const struct arch *a;
-    int leaves, rc = wfile_open(o->hf_checkpoint, &g->file, e);
-
-    if (rc != STATUS_OK) {
-        return rc;
-    }
-    a = wfile_arch(g->file);
-    leaves = o->leaves ? (int)o->leaves : weights_default_leaves(a);
-    plan_init(&plan, leaves, 0);
-    rc = device_open(o->device, strcmp(o->device, "cpu") == 0 ? o->isa : o->libtorch,
-                     (int)o->threads, &plan, &g->dev, e);
-    if (rc == STATUS_OK) {
-        rc = promptenc_open(&g->enc, g->file, NULL, !o->raw && wfile_chat_template(g->file) != NULL,
-                            NULL, e);
-    }
-    if (rc == STATUS_OK) {
-        rc = weights_open(g->file, g->dev, 0, 0, &g->w, e);
-    }
-    if (rc == STATUS_OK) {
-        memset(&eo, 0, sizeof eo);
-        eo.max_running = (int)(o->n < 256 ? o->n : 256);
-        rc = engine_open(g->w, &eo, &g->engine, e);
-    }
-    return rc;
-}
-
-static void generate_close(struct generate *g)
-{
-    engine_close(g->engine);
-    weights_release(g->w);
-    promptenc_close(&g->enc);
-    device_close(g->dev);
-    wfile_close(g->file);
-}
-
 static int generate_print(struct generate *g, const struct generate_opts *o,
                           const struct engine_result *r, struct err *e)
 {
     char *text = NULL;
-    int rc = promptenc_decode(&g->enc, r->tokens, r->ntokens, 1, &text, e);
+    int rc = promptenc_decode(&g->m.enc, r->tokens, r->ntokens, 1, &text, e);
     if (rc == STATUS_OK) {
         printf("%s\n", text);
         for (int i = 0; o->logprobs && i < r->ntokens; i++) {
@@ -160,7 +113,7 @@ static int generate_run(struct generate *g, const struct generate_opts *o, struc
         return ERR(e, STATUS_INPUT, "--prompt is not UTF-8");
     }
     memset(&q, 0, sizeof q);
-    rc = promptenc_encode(&g->enc, prompt, NULL, &ids, &n, e);
+    rc = promptenc_encode(&g->m.enc, prompt, NULL, &ids, &n, e);
     json_decref(prompt);
     if (rc == STATUS_OK) {
         q.tokens = ids;
@@ -170,18 +123,22 @@ static int generate_run(struct generate *g, const struct generate_opts *o, struc
         q.sampling.temperature = (float)o->temperature;
         q.sampling.top_p = (float)o->top_p;
         q.sampling.top_k = (int)o->top_k;
+        q.sampling.min_p = (float)o->min_p;
+        q.sampling.repetition_penalty = (float)o->repetition;
+        q.sampling.frequency_penalty = (float)o->frequency;
+        q.sampling.presence_penalty = (float)o->presence;
         q.ignore_eos = o->ignore_eos;
         q.key.seed = (uint64_t)o->seed;
-        rc = engine_submit(g->engine, &q, e);
+        rc = engine_submit(g->m.engine, &q, e);
     }
-    while (rc == STATUS_OK && engine_busy(g->engine)) {
+    while (rc == STATUS_OK && engine_busy(g->m.engine)) {
         struct engine_stats st;
-        rc = engine_step(g->engine, e);
-        engine_get_stats(g->engine, &st);
+        rc = engine_step(g->m.engine, e);
+        engine_get_stats(g->m.engine, &st);
         if (st.decode_rows > 0 && g->first == 0.0) {
             g->first = since_start();
         }
-        while (rc == STATUS_OK && engine_take(g->engine, &r)) {
+        while (rc == STATUS_OK && engine_take(g->m.engine, &r)) {
             g->tokens += r.ntokens;
             rc = generate_print(g, o, &r, e);
         }
@@ -201,6 +158,7 @@ int cmd_generate(int argc, char **argv)
 
     memset(&g, 0, sizeof g);
     g.start = process_start();
+    conf_add(c, genmodel_table, &o.model);
     conf_add(c, generate_table, &o);
     rc = conf_parse(c, argc - 1, argv + 1, &e);
     if (rc == STATUS_END) {
@@ -208,11 +166,12 @@ int cmd_generate(int argc, char **argv)
         conf_free(c);
         return CMD_OK;
     }
-    if (rc == STATUS_OK && (!o.hf_checkpoint || !o.prompt)) {
+    if (rc == STATUS_OK && (!o.model.hf_checkpoint || !o.prompt)) {
         rc = ERR(&e, STATUS_INPUT, "--hf-checkpoint and --prompt are needed");
     }
     if (rc == STATUS_OK) {
-        rc = generate_open(&g, &o, &e);
+        struct engine_opts eo = {.max_running = (int)(o.n < 256 ? o.n : 256)};
+        rc = genmodel_open(&g.m, &o.model, &eo, !o.raw, &e);
     }
     if (rc == STATUS_OK) {
         rc = generate_run(&g, &o, &e);
@@ -221,9 +180,9 @@ int cmd_generate(int argc, char **argv)
         double decode = g.end - g.first;
         fprintf(stderr, "first_token_s=%.3f tokens=%d tokens_per_s=%.1f isa=%s\n",
                 g.first - g.start, g.tokens, decode > 0 ? (g.tokens - (int)o.n) / decode : 0.0,
-                g.dev->isa);
+                g.m.dev->isa);
     }
-    generate_close(&g);
+    genmodel_close(&g.m);
     conf_free(c);
     return rc == STATUS_OK ? CMD_OK : cmd_fail(rc, &e);
 }

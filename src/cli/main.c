@@ -15,6 +15,7 @@ static const struct {
 } commands[] = {
     {"train", cmd_train, "train a model by reinforcement learning"},
     {"generate", cmd_generate, "sample an answer to a prompt"},
+    {"chat", cmd_chat, "talk to a model in the terminal"},
     {"import", cmd_import, "write a GGUF file as a Hugging Face folder"},
     {"bench", cmd_bench, "measure this machine and this program"},
 };
