@@ -10,7 +10,7 @@
 #include "base/proc.h"
 #include "base/status.h"
 #include "net/http_server.h"
-#include "netpeer.h"
+#include "net/netpeer.h"
 
 enum { NETSERVER_MAX = 4096 };
 

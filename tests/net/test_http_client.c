@@ -1,6 +1,6 @@
 /* The client against our server and against servers that misbehave: every way to fail is told by
  * its name, and every request ends once. */
-#include "netserver.h"
+#include "net/netserver.h"
 
 #include <dirent.h>
 #include <poll.h>

@@ -1,5 +1,5 @@
 /* The server over real sockets: what clients do right, wrong, slowly, and not at all any more. */
-#include "netserver.h"
+#include "net/netserver.h"
 
 #include <fcntl.h>
 

@@ -1,5 +1,5 @@
 /* Many streams at once, made by one thread as the engine makes them, to clients of all manners. */
-#include "netserver.h"
+#include "net/netserver.h"
 
 #include <fcntl.h>
 #include <poll.h>
