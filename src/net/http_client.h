@@ -34,6 +34,7 @@ struct http_client;
 struct http_client_opts {
     int max_calls;       /* requests started and not ended; more is STATUS_AGAIN [8192] */
     int max_inflight;    /* of these on the network at once, the others wait in order [1024] */
+    size_t max_bytes;    /* of whole bodies held at once; more is HTTP_CLIENT_TOO_LARGE [1 GiB] */
     const char *ca_file; /* PEM, for https [the system's] */
     int insecure;        /* 1: certificates are not checked */
 };
@@ -67,7 +68,7 @@ enum http_client_outcome {
     HTTP_CLIENT_LATE,         /* not whole within total_s */
     HTTP_CLIENT_IDLE,         /* nothing came for idle_s */
     HTTP_CLIENT_CUT,          /* the connection broke before the answer was whole */
-    HTTP_CLIENT_TOO_LARGE,    /* more than max_response */
+    HTTP_CLIENT_TOO_LARGE,    /* more than max_response, or than the client's max_bytes */
     HTTP_CLIENT_TLS,          /* certificate or handshake */
     HTTP_CLIENT_PROTOCOL,     /* what came is not HTTP */
     HTTP_CLIENT_CANCELLED,

@@ -553,6 +553,33 @@ static void window(void **state)
     netserver_stop(&t);
 }
 
+/* Whole bodies of all requests together are bounded, and what is released makes room. */
+static void bytes_held(void **state)
+{
+    struct http_client *c = open_client(&(struct http_client_opts){.max_bytes = 250000});
+    struct http_client_request q = {0};
+    struct http_client_event *first, *ev;
+    struct netserver t;
+    (void)state;
+    netserver_start(&t, NULL);
+    q.url = url_of(t.port, "/big?n=200000");
+    first = call(c, &q);
+    assert_int_equal(first->outcome, HTTP_CLIENT_OK);
+    ev = call(c, &q);
+    assert_int_equal(ev->outcome, HTTP_CLIENT_TOO_LARGE);
+    assert_true(ev->len <= 50000);
+    http_client_release(c, ev);
+    http_client_release(c, first);
+    for (int i = 0; i < 5; i++) {
+        ev = call(c, &q);
+        assert_int_equal(ev->outcome, HTTP_CLIENT_OK);
+        assert_int_equal(ev->len, 200000);
+        http_client_release(c, ev);
+    }
+    http_client_free(c);
+    netserver_stop(&t);
+}
+
 /* Hundreds of requests at once, some slow, some cancelled: each ends once. */
 static void many(void **state)
 {
@@ -726,7 +753,7 @@ int main(void)
         cmocka_unit_test(requests),      cmocka_unit_test(bad_requests), cmocka_unit_test(outcomes),
         cmocka_unit_test(no_connection), cmocka_unit_test(deadlines),    cmocka_unit_test(cancels),
         cmocka_unit_test(retries),       cmocka_unit_test(streams),      cmocka_unit_test(window),
-        cmocka_unit_test(many),          cmocka_unit_test(tls),
+        cmocka_unit_test(bytes_held),    cmocka_unit_test(many),         cmocka_unit_test(tls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
