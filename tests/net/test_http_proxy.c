@@ -12,8 +12,11 @@
 
 enum { MAX_PAIRS = 512, WINDOW = 64 << 10 };
 
+struct proxy;
+
 /* One request in front and its copy behind. */
 struct pair {
+    struct proxy *p;
     struct http_req *r;
     uint64_t id;
     struct http_client_event *held; /* the front had no room for it */
@@ -30,14 +33,10 @@ struct proxy {
     pthread_mutex_t mu;
     struct pair *fresh[MAX_PAIRS];
     int nfresh;
+    struct pair pool[MAX_PAIRS]; /* never used twice: a done function may come late */
+    int used;
     struct pair *pairs[MAX_PAIRS]; /* the proxy's thread */
     int npairs;
-    atomic_int done;
-};
-
-struct link {
-    struct proxy *p;
-    struct pair *x;
 };
 
 static void nudge(struct proxy *p)
@@ -48,33 +47,30 @@ static void nudge(struct proxy *p)
 
 static void on_room(void *arg, struct http_req *r)
 {
-    struct link *l = arg;
+    struct pair *x = arg;
     (void)r;
-    atomic_store(&l->x->room, 1);
-    nudge(l->p);
+    atomic_store(&x->room, 1);
+    nudge(x->p);
 }
 
-/* The pair outlives this call: its owner frees it only after the end of the request behind. */
 static void on_done(void *arg, struct http_req *r, enum http_req_end how)
 {
-    struct link *l = arg;
+    struct pair *x = arg;
     (void)r;
-    atomic_fetch_add(&l->p->done, 1);
     if (how != HTTP_REQ_SENT) {
-        atomic_store(&l->x->gone, 1);
-        nudge(l->p);
+        atomic_store(&x->gone, 1);
+        nudge(x->p);
     }
 }
 
 static void on_request(void *arg, struct http_req *r)
 {
     struct proxy *p = arg;
-    struct pair *x = calloc(1, sizeof *x);
-    struct link *l = calloc(1, sizeof *l); /* lives with the test: done may come last */
-    l->p = p;
-    l->x = x;
+    struct pair *x = &p->pool[p->used++];
+    assert_true(p->used < MAX_PAIRS);
+    x->p = p;
     x->r = r;
-    http_req_on_done(r, on_done, l);
+    http_req_on_done(r, on_done, x);
     pthread_mutex_lock(&p->mu);
     p->fresh[p->nfresh++] = x;
     pthread_mutex_unlock(&p->mu);
@@ -138,7 +134,7 @@ static void end_pair(struct proxy *p, struct pair *x, const struct http_client_e
     } else {
         http_req_fail(x->r, 502, "%s", ev->error);
     }
-    x->r = NULL; /* kept until the test's end: the done function may still look at it */
+    x->r = NULL;
 }
 
 static void handle(struct proxy *p, struct pair *x, struct http_client_event *ev)
@@ -147,11 +143,8 @@ static void handle(struct proxy *p, struct pair *x, struct http_client_event *ev
     case HTTP_CLIENT_HEAD: {
         struct http_req_answer a = {
             .status = ev->status, .headers = ev->headers, .nheaders = ev->nheaders};
-        struct link *l = calloc(1, sizeof *l);
-        l->p = p;
-        l->x = x;
         x->begun = 1;
-        http_req_begin(x->r, &a, HTTP_REQ_WAIT_FULL, on_room, l);
+        http_req_begin(x->r, &a, HTTP_REQ_WAIT_FULL, on_room, x);
         http_client_release(p->client, ev);
         break;
     }
@@ -254,7 +247,7 @@ static void passes_on(void **state)
     };
     static const int want[] = {200, 200, 404, 200};
     struct netserver back;
-    struct proxy p;
+    static struct proxy p;
     struct buf direct;
     (void)state;
     netserver_start(&back, NULL);
@@ -268,7 +261,7 @@ static void passes_on(void **state)
     }
     /* Nobody behind. */
     {
-        struct proxy lost;
+        static struct proxy lost;
         proxy_start(&lost, 1);
         assert_int_equal(netpeer_ask(lost.port, asks[0], strlen(asks[0]), &head, &body), 502);
         proxy_stop(&lost);
@@ -284,7 +277,7 @@ static void slow_reader_in_front(void **state)
     struct http_server_opts o = {.stream_buffer = WINDOW};
     struct http_req_answer a = {.status = 200};
     struct netserver back;
-    struct proxy p;
+    static struct proxy p;
     struct http_req *r;
     struct buf rest;
     static char piece[4096];
@@ -336,7 +329,7 @@ static void leavers_are_missed_behind(void **state)
     enum { N = 40 };
     struct http_req_answer a = {.status = 200};
     struct netserver back;
-    struct proxy p;
+    static struct proxy p;
     struct http_req *r[N];
     int fd[N];
     double t0;
