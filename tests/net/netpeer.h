@@ -86,11 +86,13 @@ static inline int netpeer_all(int fd, struct buf *b)
     return n < 0 ? -1 : 0;
 }
 
-/* Undoes the chunked encoding of `in` from `pos`; 1 when the last chunk is there, 0 when more must
- * come, -1 when it is broken. *end is the position after it. */
+/* Undoes the chunked encoding of `in` from `pos`, into out unless that is NULL; 1 when the last
+ * chunk is there, 0 when more must come, -1 when it is broken. *end is the position after it. */
 static inline int netpeer_dechunk(const struct buf *in, size_t pos, struct buf *out, size_t *end)
 {
-    buf_clear(out);
+    if (out) {
+        buf_clear(out);
+    }
     for (;;) {
         size_t left = in->len - pos;
         const char *line = in->data + pos, *eol = memmem(line, left < 32 ? left : 32, "\r\n", 2);
@@ -107,7 +109,9 @@ static inline int netpeer_dechunk(const struct buf *in, size_t pos, struct buf *
         if (pos + n + 2 > in->len) {
             return 0;
         }
-        buf_add(out, in->data + pos, n);
+        if (out) {
+            buf_add(out, in->data + pos, n);
+        }
         pos += n + 2;
         if (n == 0) {
             *end = pos;
@@ -142,10 +146,14 @@ static inline int netpeer_answer(int fd, struct buf *rest, struct buf *head, str
     if (strcasestr(head->data, "\r\nTransfer-Encoding: chunked")) {
         size_t end = 0;
         int rc = 0;
-        while (!no_body && (rc = netpeer_dechunk(rest, n, body, &end)) == 0) {
+        while (!no_body && (rc = netpeer_dechunk(rest, n, NULL, &end)) == 0) {
             if (netpeer_more(fd, rest) <= 0) {
+                netpeer_dechunk(rest, n, body, &end);
                 return 0;
             }
+        }
+        if (rc == 1) {
+            netpeer_dechunk(rest, n, body, &end);
         }
         buf_shift(rest, no_body ? n : end);
         return rc < 0 ? 0 : status;

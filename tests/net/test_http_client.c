@@ -503,7 +503,7 @@ static void streams(void **state)
  * goes on meanwhile. */
 static void window(void **state)
 {
-    enum { TOTAL = 10 << 20, WINDOW = 128 << 10 };
+    enum { TOTAL = 4 << 20, WINDOW = 128 << 10 };
     struct http_client *c = open_client(NULL);
     struct http_client_event *held[64], *ev;
     struct netserver t;
@@ -516,7 +516,7 @@ static void window(void **state)
     start(
         c,
         &(struct http_client_request){
-            .url = url_of(t.port, target), .stream = 1, .window = WINDOW, .idle_s = 1, .user = &t});
+            .url = url_of(t.port, target), .stream = 1, .window = WINDOW, .idle_s = 3, .user = &t});
     http_client_release(c, take(c, HTTP_CLIENT_HEAD));
     while ((ev = http_client_take(c, 0.5)) != NULL) {
         assert_int_equal(ev->kind, HTTP_CLIENT_DATA);
@@ -528,7 +528,7 @@ static void window(void **state)
     ev = call(c, &(struct http_client_request){.url = url_of(t.port, "/health")});
     assert_int_equal(ev->status, 200);
     http_client_release(c, ev);
-    netpeer_sleep(1.2); /* held back is not idle */
+    netpeer_sleep(3); /* held back is not idle */
     for (size_t i = 0; i < nheld; i++) {
         for (size_t k = 0; k < held[i]->len; k++) {
             assert_int_equal(held[i]->data[k], 'a' + (got + k) % 23);
