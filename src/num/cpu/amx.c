@@ -213,15 +213,28 @@ static void amx_settle(struct amx_job *j)
     amx_slice(j->g, &j->work, 32);
 }
 
+/* b stays in the first-level cache for the next rows; with several leaves their sums need the room,
+ * and it is loaded past it (far, a constant at every call). */
+#define AMX_LOAD_B(tile, p)                                                                        \
+    do {                                                                                           \
+        if (far) {                                                                                 \
+            _tile_stream_loadd(tile, p, 64);                                                       \
+        } else {                                                                                   \
+            _tile_loadd(tile, p, 64);                                                              \
+        }                                                                                          \
+    } while (0)
+
 /* The first step of a leaf: the accumulators of the one before are stored between its products, so
  * that the tiles never wait for all four stores. */
-static inline void amx_first(struct amx_job *j, const struct amx_operands *o, const uint16_t *a,
-                             const uint16_t *b, int one)
+static inline __attribute__((always_inline)) void amx_first(struct amx_job *j,
+                                                            const struct amx_operands *o,
+                                                            const uint16_t *a, const uint16_t *b,
+                                                            int one, int far)
 {
     float *c = j->due.slot + j->due.fold * AMX_BLOCK;
     size_t stride = o->stride;
 
-    _tile_loadd(6, b, 64);
+    AMX_LOAD_B(6, b);
     _tile_stored(0, c, 128);
     _tile_zero(0);
     _tile_stream_loadd(4, a, stride);
@@ -234,7 +247,7 @@ static inline void amx_first(struct amx_job *j, const struct amx_operands *o, co
     }
     _tile_stored(1, c + 16, 128);
     _tile_zero(1);
-    _tile_loadd(7, b + 512, 64);
+    AMX_LOAD_B(7, b + 512);
     _tile_dpbf16ps(1, 4, 7);
     if (!one) {
         _tile_stored(3, c + 16 * 32 + 16, 128);
@@ -252,8 +265,9 @@ static inline void amx_ask(const struct amx_operands *o, const char *ahead)
     }
 }
 
-static inline void amx_steps(struct amx_job *j, const struct amx_operands *o, const uint16_t *a,
-                             const struct amx_seg *s, int one)
+static inline __attribute__((always_inline)) void
+amx_steps(struct amx_job *j, const struct amx_operands *o, const uint16_t *a,
+          const struct amx_seg *s, int one, int far)
 {
     const uint16_t *b = o->b + (size_t)(s->k / 32) * 1024;
     const char *ahead = o->ahead + (size_t)(s->k / 32) * 2048;
@@ -261,7 +275,7 @@ static inline void amx_steps(struct amx_job *j, const struct amx_operands *o, co
     int i = 0;
 
     if (s->begin == AMX_ZERO && s->steps && j->due.rows) {
-        amx_first(j, o, a, b, one);
+        amx_first(j, o, a, b, one, far);
         amx_ask(o, ahead);
         a += o->step;
         b += 1024;
@@ -272,14 +286,14 @@ static inline void amx_steps(struct amx_job *j, const struct amx_operands *o, co
         amx_zero();
     }
     for (; i < s->steps; i++, a += o->step, b += 1024, ahead += 2048) {
-        _tile_loadd(6, b, 64);
+        AMX_LOAD_B(6, b);
         _tile_stream_loadd(4, a, stride);
         _tile_dpbf16ps(0, 4, 6);
         if (!one) {
             _tile_stream_loadd(5, a + o->second, stride);
             _tile_dpbf16ps(2, 5, 6);
         }
-        _tile_loadd(7, b + 512, 64);
+        AMX_LOAD_B(7, b + 512);
         _tile_dpbf16ps(1, 4, 7);
         if (!one) {
             _tile_dpbf16ps(3, 5, 7);
@@ -292,8 +306,10 @@ static inline void amx_steps(struct amx_job *j, const struct amx_operands *o, co
 }
 
 /* One block over the stretches of the chunk. state: its slots. */
-static inline void amx_block(struct amx_job *j, const struct amx_operands *o, float *state, int m,
-                             int n, int rows, int cols, int one)
+static inline __attribute__((always_inline)) void amx_block(struct amx_job *j,
+                                                            const struct amx_operands *o,
+                                                            float *state, int m, int n, int rows,
+                                                            int cols, int one, int far)
 {
     const uint16_t *packed = o->a;
     for (int i = 0; i < j->nseg; i++) {
@@ -302,7 +318,7 @@ static inline void amx_block(struct amx_job *j, const struct amx_operands *o, fl
             amx_put(j);
             amx_load(state + s->slot * AMX_BLOCK, one);
         }
-        amx_steps(j, o, j->pack ? packed : o->a + s->k, s, one);
+        amx_steps(j, o, j->pack ? packed : o->a + s->k, s, one, far);
         packed += (size_t)s->steps * o->step;
         if (s->store) {
             int busy = s->steps > AMX_DELAY ? s->steps - AMX_DELAY : 1;
@@ -410,6 +426,7 @@ static void amx_columns(struct amx_job *j, int m0, int m1, int n, int n1, size_t
 {
     const struct kern_gemm *g = j->g;
     int cols = n1 - n < 32 ? n1 - n : 32, blocks = (m1 - m0 + 31) / 32;
+    int far = g->leaves->leaves > 1;
     struct amx_operands o;
 
     o.stride = j->pack ? 64 : (size_t)g->lda * 2;
@@ -429,10 +446,12 @@ static void amx_columns(struct amx_job *j, int m0, int m1, int n, int n1, size_t
             amx_configure(rows);
             j->rows = rows;
         }
-        if (rows > 16) {
-            amx_block(j, &o, slots, m, n, rows, cols, 0);
+        if (rows > 16 && far) {
+            amx_block(j, &o, slots, m, n, rows, cols, 0, 1);
+        } else if (rows > 16) {
+            amx_block(j, &o, slots, m, n, rows, cols, 0, 0);
         } else {
-            amx_block(j, &o, slots, m, n, rows, cols, 1);
+            amx_block(j, &o, slots, m, n, rows, cols, 1, 0);
         }
     }
 }
