@@ -105,13 +105,13 @@ struct adam_step {
 
 /* One parameter of an AdamW step; all (rows, cols). */
 struct adam_param {
-    struct tensor *grad;   /* i64 */
-    struct tensor *master; /* f32; or i16, what the bf16 weight lacks (dtype_split) */
-    struct tensor *m, *v;  /* f32; or bf16, rounded up or down by a counter */
-    struct tensor *w16;    /* plain rows; NULL: the weight is read from view */
-    struct wview *view;    /* packed forms that follow the weight, or NULL */
-    int decay;             /* 0: norms and biases */
-    uint32_t key;          /* of the counter: differs between steps and parameters */
+    const struct tensor *grad; /* i64 */
+    struct tensor *master;     /* f32; or i16, what the bf16 weight lacks (dtype_split) */
+    struct tensor *m, *v;      /* f32; or bf16, rounded up or down by a counter */
+    struct tensor *w16;        /* plain rows; NULL: the weight is read from view */
+    struct wview *view;        /* packed forms that follow the weight, or NULL */
+    int decay;                 /* 0: norms and biases */
+    uint32_t key;              /* of the counter: differs between steps and parameters */
 };
 
 /* Everything below: shapes in comments, H hidden, n rows, bf16 unless said otherwise. In f32 plans

@@ -74,7 +74,7 @@ struct kern_attn_bwd {
 /* One row of an AdamW step: n values (a multiple of 16), the first being number `index` of its
  * parameter. Of each pair of pointers one is NULL. */
 struct kern_adamw {
-    int64_t *grad;
+    const int64_t *grad;
     float *p;     /* master, or */
     int16_t *rem; /* what w16 lacks */
     float *m, *v;
