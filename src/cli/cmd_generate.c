@@ -178,9 +178,11 @@ int cmd_generate(int argc, char **argv)
     }
     if (rc == STATUS_OK && o.timing) {
         double decode = g.end - g.first;
-        fprintf(stderr, "first_token_s=%.3f tokens=%d tokens_per_s=%.1f isa=%s\n",
+        struct engine_stats st;
+        engine_get_stats(g.m.engine, &st);
+        fprintf(stderr, "first_token_s=%.3f tokens=%d tokens_per_s=%.1f isa=%s prompt_rows=%lld\n",
                 g.first - g.start, g.tokens, decode > 0 ? (g.tokens - (int)o.n) / decode : 0.0,
-                g.m.dev->isa);
+                g.m.dev->isa, (long long)st.prompt_rows);
     }
     genmodel_close(&g.m);
     conf_free(c);

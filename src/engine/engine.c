@@ -33,24 +33,24 @@ static size_t engine_text_bytes(int max_context)
     return ((size_t)max_context * one + 63) / 64 * 64;
 }
 
-/* Pages that the options ask for: a budget, a share of what is free, or what `running` samples
- * need, up to half of the machine's memory. */
-static int64_t engine_page_count(const struct weights *w, const struct engine_opts *o, int running)
+/* Pages that the options ask for: a budget, a share of what is free, or what all samples need, up
+ * to half of the machine's memory. Never more: what is too long for them is refused. */
+static int64_t engine_page_count(const struct weights *w, const struct engine_opts *o)
 {
     const struct arch *a = &w->arch;
     int64_t page = (int64_t)device_kv_page_bytes(w->dev, a->n_layers, a->n_kv_heads, a->head_dim);
     int64_t memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-    int64_t most = memory / 2, all = (int64_t)engine_blocks(o->max_context) * running, pages;
+    int64_t pages = (int64_t)engine_blocks(o->max_context) * o->max_running + 1;
 
     if (o->kv_bytes > 0) {
         pages = o->kv_bytes / page;
     } else if (o->mem_fraction > 0.0) {
         int64_t left = mem_available();
         pages = (int64_t)(o->mem_fraction * (double)(left > 0 ? left : memory)) / page;
-    } else {
-        pages = all * page > most ? most / page : all;
+    } else if (pages > memory / 2 / page) {
+        pages = memory / 2 / page;
     }
-    pages = pages < engine_blocks(o->max_context) + 1 ? engine_blocks(o->max_context) + 1 : pages;
+    pages = pages > 1 ? pages : 1;
     return pages < 1 << 30 ? pages : 1 << 30;
 }
 
@@ -72,7 +72,7 @@ int64_t engine_bytes(const struct weights *w, const struct engine_opts *opts, in
 
     engine_defaults(w, &o);
     running = running < o.max_running ? running : o.max_running;
-    most = (double)engine_page_count(w, &o, o.max_running);
+    most = (double)engine_page_count(w, &o);
     pages = pages * running < most ? pages * running : most;
     return forward_bytes(w, running + o.chunk, 0, FORWARD_KEEP_ALL, 0) +
            2 * device_tensor_bytes(DTYPE_F32, running, w->arch.vocab) +
@@ -151,7 +151,7 @@ int engine_open(struct weights *w, const struct engine_opts *o, struct engine **
     rows = (size_t)g->o.max_running + (size_t)g->o.chunk;
     rc = forward_open(w, (int)rows, 0, &g->f, e);
     if (rc == STATUS_OK) {
-        rc = kv_open(&g->kv, w, (int)engine_page_count(w, &g->o, g->o.max_running), e);
+        rc = kv_open(&g->kv, w, (int)engine_page_count(w, &g->o), e);
     }
     if (rc == STATUS_OK) {
         radix_open(&g->tree, &g->kv);
@@ -296,9 +296,9 @@ static int engine_check_group(const struct engine *g, const struct engine_group 
                        q->tokens[i], g->w->arch.vocab);
         }
     }
-    if (engine_blocks(q->ntokens + q->max_new) + 1 > g->kv.n) {
+    if (engine_blocks(q->ntokens + q->max_new) > g->kv.n) {
         return ERR(e, STATUS_INPUT, "a sample of %d tokens needs %d KV pages, the engine has %d",
-                   q->ntokens + q->max_new, engine_blocks(q->ntokens + q->max_new) + 1, g->kv.n);
+                   q->ntokens + q->max_new, engine_blocks(q->ntokens + q->max_new), g->kv.n);
     }
     return STATUS_OK;
 }

@@ -30,8 +30,8 @@ struct engine;
 struct engine_opts {
     int max_running;     /* samples decoded at once; 0 takes 256 */
     int max_context;     /* tokens of prompt and response; 0 takes the model's */
-    int64_t kv_bytes;    /* memory for pages; 0 takes what max_running samples of max_context need,
-                            up to half of the machine's memory */
+    int64_t kv_bytes;    /* memory for pages, which also bounds the longest sample; 0 takes what
+                            max_running samples of max_context need, up to half of the machine's */
     int chunk;           /* prompt rows computed per step; 0 takes 512 */
     double mem_fraction; /* without kv_bytes: the pages take this share of the memory that is free
                             now; 0: as kv_bytes says */

@@ -97,15 +97,15 @@ static void test_limits(void **state)
     batch_run(want, model.w, &o, NULL);
     for (int i = 0; i < 3; i++) {
         for (int k = 0; k < 4; k++) {
-            /* memory for everything; for little more than the largest sample */
+            /* memory for everything; for no more than the largest sample */
             for (int small = 0; small < 2; small++) {
                 o = (struct engine_opts){.max_running = running[i],
                                          .max_context = CONTEXT,
-                                         .kv_bytes = small,
+                                         .kv_bytes = small * 4 * 16384,
                                          .chunk = chunks[k]};
                 batch_run(b, model.w, &o, orders[(i + k + small) % 3]);
                 assert_same_answers(want, b, "limits");
-                assert_true(!small || b->stats.pages == CONTEXT / PLAN_KV_BLOCK + 1);
+                assert_true(!small || b->stats.pages == CONTEXT / PLAN_KV_BLOCK);
             }
         }
     }
@@ -139,7 +139,7 @@ static void test_little_memory(void **state)
                 ->q.ignore_eos = 1;
         }
         batch_run(want, model.w, &o, NULL);
-        for (int pages = 5; pages < 9; pages++) {
+        for (int pages = 4; pages < 9; pages++) {
             o.kv_bytes = pages * (int64_t)device_kv_page_bytes(model.dev, 2, 1, 32);
             batch_run(b, model.w, &o, NULL);
             assert_int_equal(b->stats.pages, pages);
@@ -174,7 +174,7 @@ static void test_random(void **state)
         for (int k = 0; k < 3; k++) {
             o = (struct engine_opts){.max_running = 1 + tinymodel_below(&s, 8),
                                      .max_context = CONTEXT,
-                                     .kv_bytes = (int64_t)(1 + tinymodel_below(&s, 16)) * 16384,
+                                     .kv_bytes = (int64_t)(4 + tinymodel_below(&s, 13)) * 16384,
                                      .chunk = 1 + tinymodel_below(&s, 100)};
             batch_run(b, model.w, &o, NULL);
             assert_same_answers(want, b, "random limits");
@@ -383,6 +383,36 @@ static void test_refused(void **state)
     mem_free(b);
 }
 
+/* The budget of memory is kept: what does not fit is refused, what fits is not. */
+static void test_budget(void **state)
+{
+    struct batch *b = mem_alloc(sizeof *b);
+    struct engine_opts o = {
+        .max_running = 4, .max_context = CONTEXT, .kv_bytes = 2 * 16384 + 16000};
+    struct engine *g;
+    struct err e = {0};
+    struct engine_group q;
+
+    (void)state;
+    assert_ok(engine_open(model.w, &o, &g, &e), &e);
+    engine_get_stats(g, &b->stats);
+    assert_int_equal(b->stats.pages, 2);
+    q = job_add(b, 100, 1, 29, 1)->q;
+    expect_refused(g, &q, "more than two pages");
+    engine_close(g);
+    b->n = 0;
+    job_add(b, 100, 3, 28, 1)->q.ignore_eos = 1;
+    batch_run(b, model.w, &o, NULL);
+    oracle_batch(b);
+    o.kv_bytes = 0;
+    o.mem_fraction = 1e-4;
+    assert_ok(engine_open(model.w, &o, &g, &e), &e);
+    engine_get_stats(g, &b->stats);
+    assert_in_range(b->stats.pages, 1, (int)(mem_available() / 16384 / 1000));
+    engine_close(g);
+    mem_free(b);
+}
+
 /* A context beyond the model's positions would read past its rope table. */
 static void test_long_context(void **state)
 {
@@ -506,13 +536,13 @@ static void test_version_changed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_derived),         cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_limits),          cmocka_unit_test(test_little_memory),
-        cmocka_unit_test(test_random),          cmocka_unit_test(test_stop),
-        cmocka_unit_test(test_choices),         cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_long_context),    cmocka_unit_test(test_close_running),
-        cmocka_unit_test(test_no_allocation),   cmocka_unit_test(test_version),
-        cmocka_unit_test(test_version_changed),
+        cmocka_unit_test(test_derived),       cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_limits),        cmocka_unit_test(test_little_memory),
+        cmocka_unit_test(test_random),        cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_choices),       cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_long_context),  cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_close_running), cmocka_unit_test(test_no_allocation),
+        cmocka_unit_test(test_version),       cmocka_unit_test(test_version_changed),
     };
     return cmocka_run_group_tests(tests, jobs_setup, jobs_teardown);
 }
