@@ -435,6 +435,9 @@ int engine_step(struct engine *g, struct err *e)
     int rc;
 
     engine_reap(g);
+    for (int i = 0; i < g->nlive; i++) {
+        g->live[i]->rows = g->live[i]->fill = g->live[i]->got = 0;
+    }
     if (g->paused) {
         return STATUS_AGAIN;
     }

@@ -135,7 +135,7 @@ int engine_end(struct engine *g, int64_t group, int sample, int ntokens, enum en
 /* Between pause and resume steps do nothing, and the weights may change. What becomes of the
  * running samples: */
 enum engine_pause {
-    ENGINE_PAUSE_ABORT,    /* they end */
+    ENGINE_PAUSE_ABORT,    /* they end, and so does what waits */
     ENGINE_PAUSE_RETRACT,  /* they give their pages up; under new weights all rows are computed
                               again before the next token */
     ENGINE_PAUSE_IN_PLACE, /* they keep their rows; tokens that read rows of other weights are

@@ -223,9 +223,6 @@ void roster_plan(struct engine *g, struct rows *r)
     g->nsampled = g->nscore = 0;
     radix_tick(&g->tree);
     for (int i = 0; i < g->nlive; i++) {
-        g->live[i]->rows = g->live[i]->fill = g->live[i]->got = 0;
-    }
-    for (int i = 0; i < g->nlive; i++) {
         if (g->live[i]->state == ENGINE_LIVE && (all || g->live[i]->npages)) {
             all &= roster_rows(g, i, r, &room);
         }

@@ -450,6 +450,9 @@ static struct engine *run_changed(struct batch *b, enum engine_pause how, int st
     }
     engine_pause(g, how);
     assert_int_equal(engine_step(g, &e), STATUS_AGAIN);
+    for (int at = 0; engine_peek(g, &at, &r);) {
+        fail_msg("a step that did nothing gave a token");
+    }
     assert_ok(engine_check(g, &e), &e);
     if (how == ENGINE_PAUSE_ABORT) {
         take_answers(g, b, &left);
