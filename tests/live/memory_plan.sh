@@ -71,7 +71,8 @@ run bf16 "${SMOL[@]}" --recompute-granularity full --no-weight-transposes \
     --use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16
 run vs_trl --hf-checkpoint "$MODEL" --num-rollout 1 --rollout-batch-size 4 --n-samples-per-prompt 8 \
     --rollout-max-response-len 64 --max-tokens-per-gpu 4096
-SAVE=$WORK/add "$ROOT/recipes/add-smollm2.sh" --num-rollout 1 --no-save-optim >"$WORK/add.log" 2>&1 || {
+SAVE=$WORK/add "$ROOT/recipes/add-smollm2.sh" --num-rollout 1 --no-save-optim \
+    --custom-rm-path "$WORK/reward.py:reward" >"$WORK/add.log" 2>&1 || {
     tail -n 30 "$WORK/add.log" >&2
     lib_die "the recipe failed"
 }
