@@ -478,7 +478,8 @@ static void back_pressure(void **state)
     assert_int_equal(http_req_begin(r, &a, HTTP_REQ_WAIT_FULL, on_room, &room), STATUS_OK);
     fl = fcntl(fd, F_GETFL);
     fcntl(fd, F_SETFL, fl | O_NONBLOCK);
-    while (pushed < TOTAL) {
+    /* how much the system takes before the queue fills is its own affair */
+    while (pushed < TOTAL || (again <= 3 && pushed < 16 * (size_t)TOTAL)) {
         int rc;
         for (int i = 0; i < PIECE; i++) {
             piece[i] = (char)('a' + (pushed + (size_t)i) % 23);
