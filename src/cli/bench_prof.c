@@ -9,7 +9,6 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "cli/bench.h"
-#include "cli/bench_scores.h"
 
 static struct bench_prof *prof; /* the one that is on */
 
@@ -148,13 +147,6 @@ static void prof_bias_dw(struct device *d, const struct tensor *dy, const struct
 /* ---- attention ---------------------------------------------------------------------------------
  */
 
-static void attn_of(struct bench_call *c, const struct attn_shape *s, const struct rows *rows)
-{
-    c->group = s->n_heads / s->n_kv_heads;
-    c->head_dim = s->head_dim;
-    c->keys = (int)(pairs_of(rows, s) / rows->n + 0.5);
-}
-
 static void prof_rope_kv(struct device *d, const struct tensor *qkv, const struct norm *q_norm,
                          const struct norm *k_norm, const struct tensor *cos,
                          const struct tensor *sin, const struct attn_shape *s,
@@ -183,7 +175,7 @@ static void prof_attn(struct device *d, const struct tensor *q, const struct kv_
                       struct tensor *out, struct tensor *lse)
 {
     TIMED(BENCH_ATTN, q->rows, q->cols, 0,
-          (attn_of(c, s, rows), c->flops = 4.0 * s->n_heads * s->head_dim * pairs_of(rows, s),
+          (c->flops = 4.0 * s->n_heads * s->head_dim * pairs_of(rows, s),
            c->bytes = 2.0 * size_of(q) + kv_bytes(rows, s)),
           attn(d, q, kv, layer, s, rows, out, lse));
 }
@@ -194,7 +186,7 @@ static void prof_attn_bwd(struct device *d, const struct tensor *dout, const str
                           const struct rows *rows, struct tensor *dq, struct tensor *dkv)
 {
     TIMED(BENCH_ATTN_BWD, q->rows, q->cols, 0,
-          (attn_of(c, s, rows), c->flops = 10.0 * s->n_heads * s->head_dim * pairs_of(rows, s),
+          (c->flops = 10.0 * s->n_heads * s->head_dim * pairs_of(rows, s),
            c->bytes = 3.0 * size_of(q) + size_of(dq) + size_of(dkv) + kv_bytes(rows, s)),
           attn_bwd(d, dout, q, out, lse, kv, layer, s, rows, dq, dkv));
 }
@@ -354,7 +346,6 @@ void bench_prof_fini(struct bench_prof *p)
         mem_free((void *)p->call[i].leaves.start);
     }
     mem_free(p->call);
-    bench_scores_free(p->scores);
     memset(p, 0, sizeof *p);
 }
 
@@ -394,31 +385,8 @@ void bench_prof_once(struct bench_prof *p, const struct wview *w, int64_t rows)
     }
 }
 
-/* The products of attention, of the shape of the first call. */
-static void prof_bare_attn(struct bench_prof *p)
-{
-    int i = 0;
-    while (i < p->n && p->call[i].op != BENCH_ATTN) {
-        i++;
-    }
-    if (i < p->n && !p->scores) {
-        p->scores =
-            bench_scores_new(p->dev, p->call[i].group, p->call[i].head_dim, p->call[i].keys);
-    }
-    if (p->scores) {
-        bench_scores_round(p->scores);
-    }
-    for (; i < p->n; i++) {
-        struct bench_call *c = &p->call[i];
-        if (c->op == BENCH_ATTN || c->op == BENCH_ATTN_BWD) {
-            c->bare = bench_scores_seconds(p->scores, c->flops, c->op == BENCH_ATTN_BWD);
-        }
-    }
-}
-
 void bench_prof_bare(struct bench_prof *p)
 {
-    prof_bare_attn(p);
     for (int i = 0; i < p->n; i++) {
         struct bench_call *c = &p->call[i];
         double t0 = bench_now(), t;
@@ -513,7 +481,7 @@ double bench_prof_bare_seconds(const struct bench_prof *p)
         double fast = l->theirs > 0.0 && l->theirs < l->bare ? l->theirs : l->bare;
         t += l->c->again ? 0.0 : fast;
     }
-    return t;
+    return t + bench_prof_attn_seconds(p);
 }
 
 double bench_prof_attn_seconds(const struct bench_prof *p)
@@ -521,9 +489,9 @@ double bench_prof_attn_seconds(const struct bench_prof *p)
     double t = 0.0;
     for (int i = 0; i < p->n; i++) {
         const struct bench_call *c = &p->call[i];
-        t += c->op == BENCH_ATTN || c->op == BENCH_ATTN_BWD ? c->bare : 0.0;
+        t += c->op == BENCH_ATTN || c->op == BENCH_ATTN_BWD ? c->flops : 0.0;
     }
-    return t;
+    return p->bare_rounds ? t / bench_prof_rate(p) : 0.0;
 }
 
 double bench_prof_rate(const struct bench_prof *p)
@@ -561,9 +529,6 @@ void bench_prof_print(const struct bench_prof *p, const char *title, double rate
             }
         } else {
             snprintf(shape, sizeof shape, "%dx%d", l->c->m, l->c->n);
-            if (l->bare > 0.0) {
-                snprintf(bare, sizeof bare, "%8.2f", l->bare * 1e3);
-            }
         }
         printf("  %-12s %-20s %5d %9.3f %5.1f%% %8.0f %8.1f %6.0f%% %s\n",
                bench_prof_names[l->c->op], shape, l->calls, l->best * 1e3, l->best / all * 100.0,

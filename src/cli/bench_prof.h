@@ -20,8 +20,6 @@
 
 #include "num/device.h"
 
-struct bench_scores;
-
 enum bench_op {
     BENCH_LINEAR,
     BENCH_LINEAR_DX,
@@ -62,7 +60,6 @@ struct bench_call {
     struct tensor a, b, c;
     const struct wview *w;
     struct leaf_rows leaves;
-    int group, head_dim, keys; /* attention: heads of a group, keys of a query on average */
 };
 
 struct bench_prof {
@@ -75,7 +72,6 @@ struct bench_prof {
     double rest;       /* shortest time of a round outside the calls */
     double best_round; /* shortest whole round */
     int bare_rounds;
-    struct bench_scores *scores; /* attention's products alone */
     int by_kind; /* 1: a call counts as the shortest of its kind; 0: as its own shortest */
 };
 
@@ -91,7 +87,7 @@ void bench_prof_bare(struct bench_prof *p);
 double bench_prof_seconds(const struct bench_prof *p);
 /* Of the products, each as the faster of ours and oneDNN computes it. */
 double bench_prof_bare_seconds(const struct bench_prof *p);
-/* How much of that are attention's. */
+/* How much of that are attention's, at the speed of the fastest of the others. */
 double bench_prof_attn_seconds(const struct bench_prof *p);
 /* Best speed of a bare product, in operations per second; 0 before bench_prof_bare. */
 double bench_prof_rate(const struct bench_prof *p);
