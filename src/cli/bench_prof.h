@@ -53,7 +53,7 @@ struct bench_call {
     enum bench_op op;
     int m, n, k;         /* products: y (m, n) over k terms; others: rows, columns, 0 */
     double flops, bytes; /* work, and memory that must be touched at least once */
-    double best, bare;   /* shortest seconds; bare: its products alone, 0 without any */
+    double best, bare;   /* shortest seconds; bare: products alone, 0 for the others */
     double theirs;       /* the same product by oneDNN; 0: not known */
     int again;           /* 1: a product that was computed before (no part of the limit) */
     /* a product's arguments */

@@ -125,7 +125,7 @@ void backward_zero(struct backward *b)
     for (int i = 0; i < w->nparams; i++) {
         const struct param *p = &w->params[i];
         /* linear_dw is the first to write the gradient of a product's weight */
-        if (p->kind == WEIGHTS_LINEAR || p == w->lm_head.w) {
+        if (weights_packed(w, p)) {
             device_forget(&b->grad[i]);
         } else {
             device_zero(&b->grad[i]);

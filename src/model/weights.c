@@ -274,8 +274,7 @@ static int weights_check(const struct arch *a, struct err *e)
     return STATUS_OK;
 }
 
-/* 1: linear layers read this parameter through a packed view. */
-static int weights_packed(const struct weights *w, const struct param *p)
+int weights_packed(const struct weights *w, const struct param *p)
 {
     return p->kind == WEIGHTS_LINEAR || p == w->lm_head.w;
 }

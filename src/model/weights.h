@@ -110,6 +110,8 @@ struct param *weights_find(struct weights *w, const char *name, int *row0, int *
 /* bf16 values of one Hugging Face tensor (trainable weights only). */
 int weights_read_bf16(struct weights *w, const char *name, uint16_t *dst, int64_t count,
                       struct err *e);
+/* 1: linear layers read this parameter through a packed view; linear_dw makes its gradient. */
+int weights_packed(const struct weights *w, const struct param *p);
 int64_t weights_count(const struct weights *w); /* parameters */
 
 #endif

@@ -55,9 +55,9 @@ static int64_t trainer_scratch(const struct weights *w, int rows, int logit_rows
     int64_t dw = 0, dx = 0;
     for (int i = 0; i < w->nparams; i++) {
         const struct param *p = &w->params[i];
-        int out = p == w->lm_head.w, n = out ? logit_rows : rows;
+        int n = p == w->lm_head.w ? logit_rows : rows;
         int64_t b;
-        if (p->kind == WEIGHTS_LINEAR || out) {
+        if (weights_packed(w, p)) {
             b = device_dw_bytes(w->dev, p->rows, p->cols, n, n / PLAN_LEAF);
             dw = b > dw ? b : dw;
             b = w->transposes ? 0 : device_dx_bytes(w->dev, p->rows, p->cols);
@@ -299,6 +299,18 @@ static int trainer_plan(const struct trainer *t, const struct train_sample *s, c
     return rc;
 }
 
+/* What the pass made of a sample, whose response tokens begin at `at`. */
+static void trainer_hand_out(const struct trainer *t, const struct train_sample *x, int at)
+{
+    size_t bytes = sizeof(float) * (size_t)x->response;
+    if (x->logp_out) {
+        memcpy(x->logp_out, t->logp + at, bytes);
+    }
+    if (x->entropy_out && t->o.entropy) {
+        memcpy(x->entropy_out, t->entropy + at, bytes);
+    }
+}
+
 /* ---- scoring: a prompt that samples share is computed once -------------------------------------
  *
  * A row's result depends on its own sequence alone (contract C1), so the log-probs are those of
@@ -439,12 +451,7 @@ static int trainer_score_bins(struct trainer *t, struct train_sample *s, int n, 
         rc = trainer_score_samples(t, s, pick, k, e);
         for (int64_t i = 0; rc == STATUS_OK && i < k; i++) {
             struct train_sample *x = &s[pick[i]];
-            if (x->logp_out) {
-                memcpy(x->logp_out, t->logp + at, sizeof(float) * (size_t)x->response);
-            }
-            if (x->entropy_out && t->o.entropy) {
-                memcpy(x->entropy_out, t->entropy + at, sizeof(float) * (size_t)x->response);
-            }
+            trainer_hand_out(t, x, at);
             at += x->response;
         }
     }
@@ -521,12 +528,7 @@ static int trainer_loss(struct trainer *t, const struct train_sample *s, const i
         if (rc != STATUS_OK) {
             return rc;
         }
-        if (x->logp_out) {
-            memcpy(x->logp_out, t->logp + at, sizeof(float) * (size_t)x->response);
-        }
-        if (x->entropy_out && t->o.entropy) {
-            memcpy(x->entropy_out, t->entropy + at, sizeof(float) * (size_t)x->response);
-        }
+        trainer_hand_out(t, x, at);
         at += x->response;
     }
     if (r->max_diff != 0.0f) {

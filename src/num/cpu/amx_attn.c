@@ -1,37 +1,12 @@
 /* Attention with its products on AMX tiles: the kernels of kern_attn.h over another kern_mul, with
  * the same bits. */
-#include "num/cpu/vec_avx512.h"
-
-#include <string.h>
+#include "num/cpu/amx_int.h"
 
 #define KERN_MUL_TILES 1
 
-struct amx_attn_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t colsb[16];
-    uint8_t rows[16];
-};
-
-/* Eight tiles of 16 rows of 64 bytes. */
 static inline void kern_mul_begin(void)
 {
-    struct amx_attn_config c;
-    memset(&c, 0, sizeof c);
-    c.palette = 1;
-    for (int i = 0; i < 8; i++) {
-        c.colsb[i] = 64;
-        c.rows[i] = 16;
-    }
-    /* The intrinsic tells the compiler of the first 8 bytes only. */
-    __asm__ volatile("" ::"r"(&c) : "memory");
-    _tile_loadconfig(&c);
-}
-
-/* The compiler does not know that a tile load reads memory: what was stored before it must stay
- * before it. */
-static inline void amx_attn_barrier(void)
-{
-    __asm__ volatile("" ::: "memory");
+    amx_configure(32);
 }
 
 /* The pairs of 16 terms and as many zeros. */
@@ -41,7 +16,7 @@ static inline void amx_attn_half(const uint16_t *b, size_t bstep, uint16_t tile[
     for (int i = 0; i < 8; i++) {
         memcpy(tile + i * 32, b + (size_t)i * bstep, 64);
     }
-    amx_attn_barrier();
+    AMX_BARRIER;
 }
 
 /* Tiles 0-3 accumulate (32, 32) of c; 4, 5 hold rows of a; 6, 7 columns of b. two_m, two_n: whether
@@ -115,7 +90,7 @@ static void kern_mul(const uint16_t *a, size_t lda, int m, const uint16_t *const
                      size_t bstep, int n, int k, float *c, size_t ldc, int add, float *tmp)
 {
     (void)tmp;
-    amx_attn_barrier();
+    AMX_BARRIER;
     for (int j = 0; j < n; j += 32) {
         for (int i = 0; i < m; i += 32) {
             const uint16_t *ai = a + (size_t)i * lda;
@@ -222,7 +197,7 @@ static inline void amx_attn_scores(const uint16_t *q, const uint16_t *const *key
     for (int r = 0; r < 32; r++) {
         vf_store(top + r * 16, vf_set1(-INFINITY));
     }
-    amx_attn_barrier();
+    AMX_BARRIER;
     _tile_loadd(0, q, AMX_DIM * 2);
     _tile_loadd(1, q + 32, AMX_DIM * 2);
     _tile_loadd(2, q + 16 * AMX_DIM, AMX_DIM * 2);
@@ -236,7 +211,7 @@ static inline void amx_attn_scores(const uint16_t *q, const uint16_t *const *key
             if (b > v->page0) {
                 amx_attn_top(s, ld, v, b - 1, c * 8, c * 8 + 8, top);
             }
-            amx_attn_barrier();
+            AMX_BARRIER;
         }
     }
     if (pages > v->page0) {
@@ -279,7 +254,7 @@ static inline void amx_attn_values(const uint16_t *p, const uint16_t *value, int
 {
     const size_t step = AMX_DIM * 4;
     const uint16_t *b = value + (quarter >= 2 ? 16 * AMX_DIM * 2 : 0);
-    amx_attn_barrier();
+    AMX_BARRIER;
     if (quarter % 2 == 0) {
         _tile_loadd(4, p + (quarter / 2) * 32, AMX_PROBS * 2);
         _tile_loadd(6, b, step);
@@ -321,7 +296,7 @@ static inline void amx_attn_sums(const float *s, size_t ld, const struct amx_see
     _tile_stored(1, o + 16, AMX_DIM * 4);
     _tile_stored(2, o + 32, AMX_DIM * 4);
     _tile_stored(3, o + 48, AMX_DIM * 4);
-    amx_attn_barrier();
+    AMX_BARRIER;
 }
 
 /* vf_hmax or vf_hsum of 16 rows. */

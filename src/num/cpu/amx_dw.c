@@ -61,6 +61,8 @@ struct dw_state {
     int turn, bad;
 };
 
+_Static_assert(sizeof(struct dw_state) <= KERN_DW_SCRATCH, "the scratch of dw");
+
 static inline __m512 dw_add(__m512 sum, __m512 v, __m512i *lo)
 {
     __m512 t = _mm512_add_ps(sum, v);

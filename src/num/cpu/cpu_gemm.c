@@ -155,6 +155,7 @@ void cpu_linear_dw(struct device *d, const struct tensor *dy, const struct tenso
     struct cpu_dw t;
     int tiles = 0, n = (int)grad->rows, k = (int)grad->cols;
     int32_t *tb0, *row, *cnt;
+    float *dyn = NULL, *xn = NULL;
     size_t nblocks = (size_t)ceil_div(n, 32) * 2;
 
     for (int l = 0; l < leaves->n; l++) {
@@ -202,20 +203,20 @@ void cpu_linear_dw(struct device *d, const struct tensor *dy, const struct tenso
     grad->fresh = 0;
     t.nblocks = ceil_div(n, 16);
     t.kblocks = k / 16;
-    cpu_scratch_all(d, 65536);
+    cpu_scratch_all(d, KERN_DW_SCRATCH);
     if (c->k.dw_norms) {
         size_t blocks = (size_t)(t.nblocks + t.kblocks + 2);
-        float *dyn = cpu_grow(&c->norms, 4 * blocks * (size_t)(tiles + leaves->n));
-        float *xn = dyn + (size_t)(t.nblocks + 1) / 2 * (size_t)leaves->n;
+        dyn = cpu_grow(&c->norms, 4 * blocks * (size_t)(tiles + leaves->n));
+        xn = dyn + (size_t)(t.nblocks + 1) / 2 * (size_t)leaves->n;
         t.dysq = xn + (size_t)(t.kblocks + 1) / 2 * (size_t)leaves->n;
         t.xsq = t.dysq + (size_t)t.nblocks * (size_t)tiles;
-        pool_run(d->pool, cpu_dw_pack, &t, tiles);
+    }
+    pool_run(d->pool, cpu_dw_pack, &t, tiles);
+    if (c->k.dw_norms) {
         c->k.dw_norms(t.dysq, t.nblocks, leaves->n, tb0, dyn);
         c->k.dw_norms(t.xsq, t.kblocks, leaves->n, tb0, xn);
         t.g.dyn = dyn;
         t.g.xn = xn;
-    } else {
-        pool_run(d->pool, cpu_dw_pack, &t, tiles);
     }
     t.nstep = ceil_div(ceil_div(n, 32), pool_size(d->pool) * 4) * 32;
     pool_run(d->pool, cpu_dw_task, &t, ceil_div(n, t.nstep));

@@ -163,8 +163,9 @@ struct kern {
     void (*exps)(const float *x, int n, float sub, float *y); /* y = exp(x - sub) */
 };
 
-#define KERN_ATTN_ROWS 64  /* queries (of all heads of a group) that attn takes at a time */
-#define KERN_ATTN_KEYS 128 /* keys that attn_bwd takes at a time */
+#define KERN_DW_SCRATCH 65536 /* bytes that dw needs */
+#define KERN_ATTN_ROWS  64    /* queries (of all heads of a group) that attn takes at a time */
+#define KERN_ATTN_KEYS  128   /* keys that attn_bwd takes at a time */
 
 /* Bytes of scratch that attn and attn_bwd need: whatever the sequences' length. */
 static inline size_t kern_attn_scratch(int head_dim, int group)
