@@ -6,15 +6,18 @@
 # (e) with every instruction set this CPU has, (f) stopped after each step and resumed from its
 # checkpoint. In every step the log-probs of rollout and trainer must differ by exactly 0.
 #
-# A tiny random model by default; BITWISE_MODEL=smollm2 takes the real one. STEPS: default 4.
+# A tiny random model by default; BITWISE_MODEL=smollm2 takes the real one, where (e) is a run of its
+# own, one step of a few short answers: the scalar path computes every product one by one. STEPS:
+# default 4.
 # Ends with bitwise_runs=... bitwise_distinct=..., which is 1 when all runs agree.
 
 # shellcheck source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 STEPS=${STEPS:-4}
-# The slower instruction sets need long on the real model: there, (e) is a run of one step.
 ISA_STEPS=$STEPS
+ISA_KIND=run # what the runs of (e) are compared with: runs of the same kind
+ISA_ARGS=()
 
 lib_binary
 lib_work
@@ -44,6 +47,8 @@ PY
 smollm2)
     lib_model
     ISA_STEPS=1
+    ISA_KIND=short
+    ISA_ARGS=(--rollout-batch-size 1 --n-samples-per-prompt 3 --rollout-max-response-len 4)
     RUN_ARGS+=(--rollout-max-response-len 20 --apply-chat-template)
     python3 "$ROOT/recipes/add_data.py" "$WORK"
     mv "$WORK/train.jsonl" "$WORK/prompts.jsonl"
@@ -61,13 +66,15 @@ def reward(args, sample):
 PY
 
 runs=0
-declare -A hashes # "steps sha256" of every run that was made
+kind=run
+declare -A hashes # "kind steps sha256" of every run that was made
 
 steps_done() {
     lib_metric "$1" train/step | wc -l
 }
 
-# check_exact RUN_DIR: rollout and trainer agree to the bit in each of its steps.
+# check_exact RUN_DIR: in each of its steps rollout and trainer agree to the bit, and a gradient moves
+# the weights.
 check_exact() {
     python3 - "$1/metrics.jsonl" <<'PY' || lib_die "rollout and trainer differ in $1"
 import json, sys
@@ -79,6 +86,8 @@ for line in open(sys.argv[1]):
             seen += 1
             if value != 0:
                 sys.exit(f"{key} = {value}")
+        if key == "train/grad_norm" and value == 0:
+            sys.exit("a step without a gradient")
 if not seen:
     sys.exit("no forward_logp_max_diff in the metrics")
 PY
@@ -89,8 +98,8 @@ take() {
     local sha
     sha=$(sha256sum "$WORK/$1-hf/model.safetensors" | cut -d ' ' -f 1)
     runs=$((runs + 1))
-    hashes["$2 $sha"]=1
-    lib_say "$(printf '%-22s %d steps  %s' "$1" "$2" "$sha")"
+    hashes["$kind $2 $sha"]=1
+    lib_say "$(printf '%-22s %-5s %d steps  %s' "$1" "$kind" "$2" "$sha")"
     rm -rf "$WORK/$1-hf"
 }
 
@@ -145,27 +154,29 @@ run tokens-512 "$STEPS" --max-tokens-per-gpu 512
 run tokens-4096 "$STEPS" --max-tokens-per-gpu 4096
 
 have=$(cpu_isas)
+kind=$ISA_KIND
 for isa in scalar avx2 avx512 amx; do
     if grep -qx "$isa" <<<"$have"; then
-        MILES_ISA=$isa run "isa-$isa" "$ISA_STEPS" "${TOKENS[@]}"
+        MILES_ISA=$isa run "isa-$isa" "$ISA_STEPS" "${TOKENS[@]}" ${ISA_ARGS[@]+"${ISA_ARGS[@]}"}
     else
         lib_say "not run: $isa, this CPU does not have it"
     fi
 done
+kind=run
 
 RUN_ARGS+=("${TOKENS[@]}")
 for k in $(seq $((STEPS - 1))); do
     resumed "$k"
 done
 
-# All runs of one length agree, and every step has moved the weights: one hash for each length.
+# All runs of one kind and length agree, and every step has moved the weights: one hash for each.
 distinct=0
-for steps in $(seq "$STEPS"); do
-    n=$(printf '%s\n' "${!hashes[@]}" | grep -c "^$steps " || true)
-    [ "$n" -ge 1 ] || lib_die "no run of $steps steps was made"
+for what in $(seq -f run:%g "$STEPS") "$ISA_KIND:$ISA_STEPS"; do
+    n=$(printf '%s\n' "${!hashes[@]}" | grep -c "^${what/:/ } " || true)
+    [ "$n" -ge 1 ] || lib_die "no run of ${what#*:} steps was made"
     [ "$n" -le "$distinct" ] || distinct=$n
 done
-moved=$(printf '%s\n' "${!hashes[@]}" | cut -d ' ' -f 2 | sort -u | wc -l)
+moved=$(printf '%s\n' "${!hashes[@]}" | grep '^run ' | cut -d ' ' -f 3 | sort -u | wc -l)
 [ "$moved" -ge "$STEPS" ] || lib_die "a step did not change the weights"
 
 echo "bitwise_runs=$runs bitwise_distinct=$distinct"
