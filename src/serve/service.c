@@ -329,11 +329,12 @@ static void service_accept(void *arg, struct service *s)
     s->calls.prev = c;
     s->st.calls++;
     c->open = 0;
-    if (!s->engine || s->closing) {
-        rc = ERR(&e, STATUS_FAIL, "%s",
-                 s->closing        ? "the server is shutting down"
-                 : s->st.failed[0] ? s->st.failed
-                                   : "the key-value cache is released");
+    if (s->closing) {
+        rc = ERR(&e, STATUS_AGAIN, "the server is shutting down");
+    } else if (s->st.failed[0]) {
+        rc = ERR(&e, STATUS_FAIL, "%s", s->st.failed);
+    } else if (!s->engine) {
+        rc = ERR(&e, STATUS_AGAIN, "the memory of the key-value cache is released");
     }
     for (int i = 0; rc == STATUS_OK && i < c->ngroups; i++) {
         struct engine_group *q = &c->groups[i];
@@ -418,6 +419,20 @@ void service_run(struct service *s, service_run_fn *fn, void *arg)
     pthread_mutex_unlock(&s->mu);
 }
 
+/* The engine cannot go on: every call ends with the cause, and so do all that come. */
+static void service_fail(struct service *s, const struct err *e)
+{
+    snprintf(s->st.failed, sizeof s->st.failed, "the engine has failed: %.480s", e->msg);
+    log_error(SERVE, "%s", s->st.failed);
+    while (s->calls.next != &s->calls) {
+        struct service_call *c = s->calls.next;
+        c->err = *e;
+        service_end_call(s, c);
+    }
+    engine_close(s->engine);
+    s->engine = NULL;
+}
+
 /* ---- what others ask for between two steps ---- */
 
 int service_abort(struct service *s, const char *rid)
@@ -468,8 +483,10 @@ int service_change(struct service *s, enum engine_pause how,
         service_pause(s, how);
     }
     rc = fn(arg, s->m.w, e);
-    if (rc == STATUS_OK || s->m.w->version != version) {
+    if (rc == STATUS_OK) {
         service_set_label(s, label);
+    } else if (s->m.w->version != version) { /* neither the old weights nor the new ones */
+        service_fail(s, e);
     }
     if (!paused) {
         service_resume(s);
@@ -523,20 +540,6 @@ int service_check(struct service *s, struct err *e)
 }
 
 /* ---- the thread ---- */
-
-/* The engine cannot go on: every call ends with the cause, and so do all that come. */
-static void service_fail(struct service *s, const struct err *e)
-{
-    snprintf(s->st.failed, sizeof s->st.failed, "the engine has failed: %.480s", e->msg);
-    log_error(SERVE, "%s", s->st.failed);
-    engine_close(s->engine);
-    s->engine = NULL;
-    while (s->calls.next != &s->calls) {
-        struct service_call *c = s->calls.next;
-        c->err = *e;
-        service_end_call(s, c);
-    }
-}
 
 static void service_step(struct service *s)
 {

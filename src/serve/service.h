@@ -132,7 +132,8 @@ void service_pause(struct service *s, enum engine_pause how);
 void service_resume(struct service *s);
 void service_flush(struct service *s);
 /* Runs `fn` between a pause and a resume (no more than the caller's own when it has paused), for a
- * change of weights; `how` as in engine_pause. `label` names the new version, NULL: as before. */
+ * change of weights; `how` as in engine_pause. `label` names the new version, NULL: as before.
+ * When fn fails after it raised the version, the engine has failed. */
 int service_change(struct service *s, enum engine_pause how,
                    int (*fn)(void *arg, struct weights *w, struct err *e), void *arg,
                    const char *label, struct err *e);

@@ -103,14 +103,14 @@ static inline void servekit_check(void *arg, struct service *s)
     if (rc != 0) {
         fprintf(stderr, "%s\n", e.msg);
     }
-    *(int *)arg = rc;
+    atomic_store((atomic_int *)arg, rc);
 }
 
 /* Nothing runs any more, and no page was lost. */
 static inline void servekit_idle(struct servekit *k)
 {
     struct service_stats st;
-    int rc = 1;
+    atomic_int rc = 1;
 
     for (double end = proc_now() + 20; proc_now() < end;) {
         service_get_stats(k->api->service, &st);
@@ -121,10 +121,10 @@ static inline void servekit_idle(struct servekit *k)
     }
     assert_int_equal(st.load, 0);
     service_run(k->api->service, servekit_check, &rc);
-    for (double end = proc_now() + 20; proc_now() < end && rc == 1;) {
+    for (double end = proc_now() + 20; proc_now() < end && atomic_load(&rc) == 1;) {
         netpeer_sleep(0.005);
     }
-    assert_int_equal(rc, 0);
+    assert_int_equal(atomic_load(&rc), 0);
 }
 
 static inline void servekit_stop(struct servekit *k)
