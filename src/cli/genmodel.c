@@ -44,7 +44,7 @@ int genmodel_open(struct genmodel *m, const struct genmodel_opts *o, const struc
     if (rc == STATUS_OK) {
         rc = weights_open(m->file, m->dev, 0, 0, &m->w, e);
     }
-    if (rc == STATUS_OK) {
+    if (rc == STATUS_OK && eo) {
         rc = engine_open(m->w, eo, &m->engine, e);
     }
     return rc;

@@ -1,5 +1,5 @@
-/* A model opened to be sampled from, with its tokenizer and an engine: what `generate` and `chat`
- * share.
+/* A model opened to be sampled from, with its tokenizer and an engine: what `generate`, `chat` and
+ * `serve` share.
  *
  *     conf_add(c, genmodel_table, &opts);
  *     genmodel_open(&m, &opts, &engine_opts, 1, &e);
@@ -31,8 +31,8 @@ struct genmodel {
     struct engine *engine;
 };
 
-/* chat: prompts are rendered with the model's chat template where it has one. On failure m can be
- * closed. */
+/* chat: prompts are rendered with the model's chat template where it has one. eo NULL: no engine.
+ * On failure m can be closed. */
 int genmodel_open(struct genmodel *m, const struct genmodel_opts *o, const struct engine_opts *eo,
                   int chat, struct err *e);
 void genmodel_close(struct genmodel *m);

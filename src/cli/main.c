@@ -16,6 +16,7 @@ static const struct {
     {"train", cmd_train, "train a model by reinforcement learning"},
     {"generate", cmd_generate, "sample an answer to a prompt"},
     {"chat", cmd_chat, "talk to a model in the terminal"},
+    {"serve", cmd_serve, "serve a model over HTTP: SGLang's API and OpenAI's"},
     {"import", cmd_import, "write a GGUF file as a Hugging Face folder"},
     {"bench", cmd_bench, "measure this machine and this program"},
 };

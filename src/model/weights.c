@@ -386,6 +386,42 @@ out:
     return STATUS_OK;
 }
 
+int weights_reload(struct weights *w, weights_read_fn *read, void *arg, struct err *e)
+{
+    int64_t largest = 0;
+    void *buf;
+    int rc = STATUS_OK;
+
+    ASSERT(!w->trainable);
+    if (w->refs != 1) {
+        return ERR(e, STATUS_FAIL, "weights version %lld are still held by %d readers",
+                   (long long)w->version, w->refs - 1);
+    }
+    for (int i = 0; i < w->nparams; i++) {
+        int64_t n = (int64_t)w->params[i].rows * w->params[i].cols;
+        largest = n > largest ? n : largest;
+    }
+    buf = mem_map((size_t)largest * 2);
+    if (!buf) {
+        return ERR(e, STATUS_NOMEM, "no memory to read the weights");
+    }
+    w->version++;
+    for (int i = 0; rc == STATUS_OK && i < w->nparams; i++) {
+        struct param *p = &w->params[i];
+        device_tensor_free(&p->w16);
+        memset(&p->w16, 0, sizeof p->w16);
+        rc = weights_load(w, read, arg, p, buf, e);
+        if (rc == STATUS_OK && p->view.fwd) {
+            w->dev->ops->pack(w->dev, &p->w16, &p->view);
+        }
+        if (!weights_plain(w, p)) {
+            device_tensor_free(&p->w16);
+        }
+    }
+    mem_unmap(buf, (size_t)largest * 2);
+    return rc;
+}
+
 struct weights *weights_acquire(struct weights *w)
 {
     w->refs++;
@@ -474,7 +510,7 @@ int weights_read_bf16(struct weights *w, const char *name, uint16_t *dst, int64_
         /* a tied output layer is stored by some models beside the embedding */
         return weights_read_bf16(w, w->embed->part[0].name, dst, count, e);
     }
-    if (!p || !w->trainable) {
+    if (!p || (!p->w16.data && !(w->dev->caps & DEVICE_SPLIT_STATE))) {
         return ERR(e, STATUS_NOTFOUND, "the model in memory has no tensor %s", name);
     }
     t.row0 = row0;

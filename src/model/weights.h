@@ -105,9 +105,16 @@ void weights_release(struct weights *w); /* frees at the last one; NULL is fine 
 /* Packs w16 of every parameter again and raises the version. Nobody else may hold the image. */
 int weights_publish(struct weights *w, struct err *e);
 
+/* Takes all values anew through `read` and raises the version, as if the weights had been built so.
+ * When a tensor cannot be read the version is raised too, and the values are those of neither: the
+ * caller must not go on with them. Nobody else may hold the image. Not for trainable weights, whose
+ * values the optimizer has beside these. */
+int weights_reload(struct weights *w, weights_read_fn *read, void *arg, struct err *e);
+
 /* The parameter and first row that hold Hugging Face tensor `name`; NULL when there is none. */
 struct param *weights_find(struct weights *w, const char *name, int *row0, int *rows);
-/* bf16 values of one Hugging Face tensor (trainable weights only). */
+/* bf16 values of one Hugging Face tensor. STATUS_NOTFOUND when there is none of that name, or when
+ * the device cannot take it out of its packed view again. */
 int weights_read_bf16(struct weights *w, const char *name, uint16_t *dst, int64_t count,
                       struct err *e);
 /* 1: linear layers read this parameter through a packed view; linear_dw makes its gradient. */

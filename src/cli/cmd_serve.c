@@ -1,0 +1,212 @@
+/* `miles serve`: a model behind HTTP, until SIGTERM or SIGINT. The signals are taken by this thread
+ * alone; all others are started with them blocked. */
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/fsio.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/status.h"
+#include "cli/cmd.h"
+#include "cli/genmodel.h"
+#include "model/weights.h"
+#include "model/wfile.h"
+#include "serve/api.h"
+
+struct serve_opts {
+    struct genmodel_opts model;
+    char *host, *api_key, *name, *chat_template, *cert, *key, *weight_version;
+    char *tool_parser, *reasoning_parser;
+    int64_t port, context, max_running, max_queued, chunk, seed, interval, max_body;
+    double mem_fraction, drain_s, request_s;
+};
+
+#define O(f)   offsetof(struct serve_opts, f)
+#define TOKENS "[1,16777216]"
+static const struct conf_opt serve_table[] = {
+    {"host", CONF_STR, "127.0.0.1", NULL, "address to listen on", O(host), "network", NULL},
+    {"port", CONF_INT, "30000", "[0,65535]", "0 picks a free one", O(port), "network", NULL},
+    {"api-key", CONF_STR, NULL, NULL,
+     "asked for as `Authorization: Bearer KEY`, but for health and metrics", O(api_key), "network",
+     NULL},
+    {"ssl-certfile", CONF_STR, NULL, NULL, "PEM certificate: TLS, together with --ssl-keyfile",
+     O(cert), "network", NULL},
+    {"ssl-keyfile", CONF_STR, NULL, NULL, "PEM key", O(key), "network", NULL},
+    {"max-body-mb", CONF_INT, "64", "[1,4096]", "largest request in MiB", O(max_body), "network",
+     NULL},
+    {"request-timeout-s", CONF_FLOAT, "3600", "(0,1e9]", "a request may take so long", O(request_s),
+     "network", NULL},
+    {"drain-timeout-s", CONF_FLOAT, "60", "[0,1e9]",
+     "after SIGTERM, running requests may take so long", O(drain_s), "network", NULL},
+    {"served-model-name", CONF_STR, NULL, NULL, "name in OpenAI's API; unset: the model's path",
+     O(name), "model", NULL},
+    {"chat-template", CONF_STR, NULL, NULL, "template file instead of the model's",
+     O(chat_template), "model", NULL},
+    {"sglang-context-length", CONF_INT, NULL, TOKENS,
+     "tokens of prompt and response; the model's when unset", O(context), "engine", NULL},
+    {"sglang-max-running-requests", CONF_INT, "256", "[1,65536]", "samples decoded together",
+     O(max_running), "engine", NULL},
+    {"sglang-max-queued-requests", CONF_INT, "8192", "[1,1000000]",
+     "samples waiting or running; more are answered with 503", O(max_queued), "engine", NULL},
+    {"sglang-mem-fraction-static", CONF_FLOAT, NULL, "(0,1)",
+     "share of free memory for the key-value cache", O(mem_fraction), "engine", NULL},
+    {"sglang-chunked-prefill-size", CONF_INT, "512", "[1,1048576]",
+     "prompt tokens computed in one step", O(chunk), "engine", NULL},
+    {"sglang-random-seed", CONF_INT, NULL, "[0,9223372036854775807]",
+     "of requests that bring none; unset: from the system", O(seed), "engine", NULL},
+    {"sglang-stream-interval", CONF_INT, "1", "[1,1048576]", "tokens between events of a stream",
+     O(interval), "engine", NULL},
+    {"sglang-weight-version", CONF_STR, "default", NULL, "name of the weights", O(weight_version),
+     "engine", NULL},
+    {"sglang-tool-call-parser", CONF_STR, NULL, NULL,
+     "hermes, qwen or qwen25: <tool_call> in chat answers becomes tool_calls", O(tool_parser),
+     "engine", NULL},
+    {"sglang-reasoning-parser", CONF_STR, NULL, NULL,
+     "qwen3 or deepseek-r1: <think> in chat answers becomes reasoning_content", O(reasoning_parser),
+     "engine", NULL},
+    {0}};
+
+static int serve_parser(const char *flag, const char *value, const char *const *names,
+                        struct err *e)
+{
+    for (int i = 0; value && names[i]; i++) {
+        if (strcmp(value, names[i]) == 0) {
+            return STATUS_OK;
+        }
+    }
+    return value ? ERR(e, STATUS_INPUT, "--%s %s is not known", flag, value) : STATUS_OK;
+}
+
+static int serve_check(const struct serve_opts *o, struct err *e)
+{
+    static const char *const tools[] = {"hermes", "qwen", "qwen25", NULL};
+    static const char *const reasoning[] = {"qwen3", "deepseek-r1", NULL};
+    int rc = STATUS_OK;
+
+    if (!o->model.hf_checkpoint) {
+        rc = ERR(e, STATUS_INPUT, "--hf-checkpoint is needed");
+    }
+    if (rc == STATUS_OK) {
+        rc = serve_parser("sglang-tool-call-parser", o->tool_parser, tools, e);
+    }
+    if (rc == STATUS_OK) {
+        rc = serve_parser("sglang-reasoning-parser", o->reasoning_parser, reasoning, e);
+    }
+    return rc;
+}
+
+static void serve_fill(const struct serve_opts *o, struct api_opts *a)
+{
+    uint64_t seed = 0;
+
+    if (o->seed == CONF_UNSET && getrandom(&seed, sizeof seed, 0) != sizeof seed) {
+        log_warn(SERVE, "the system gave no random seed: 0 is taken");
+    }
+    memset(a, 0, sizeof *a);
+    a->http.host = o->host;
+    a->http.port = (int)o->port;
+    a->http.keys = o->api_key ? (const char *const *)&o->api_key : NULL;
+    a->http.nkeys = o->api_key != NULL;
+    a->http.cert_file = o->cert;
+    a->http.key_file = o->key;
+    a->http.max_body = (size_t)o->max_body << 20;
+    a->http.request_s = o->request_s;
+    a->service.engine.max_running = (int)o->max_running;
+    a->service.engine.max_context = o->context == CONF_UNSET ? 0 : (int)o->context;
+    a->service.engine.chunk = (int)o->chunk;
+    a->service.engine.mem_fraction = isnan(o->mem_fraction) ? 0.0 : o->mem_fraction;
+    a->service.max_queued = (int)o->max_queued;
+    a->service.seed = o->seed == CONF_UNSET ? seed : (uint64_t)o->seed;
+    a->service.weight_version = o->weight_version;
+    a->stream_interval = (int)o->interval;
+    a->tool_parser = o->tool_parser;
+    a->reasoning_parser = o->reasoning_parser;
+}
+
+/* Serves until a signal says otherwise. */
+static int serve_run(const struct serve_opts *o, struct genmodel *m, const json_t *args,
+                     const sigset_t *signals, struct err *e)
+{
+    struct api_model am = {.served = {m->w, m->enc.tok},
+                           .tmpl = m->enc.tmpl,
+                           .bos = m->enc.bos,
+                           .eos = m->enc.eos,
+                           .path = o->model.hf_checkpoint,
+                           .name = o->name,
+                           .config_json = wfile_config_json(m->file)};
+    struct api_opts ao;
+    struct api *a = NULL;
+    int sig = 0, rc;
+
+    serve_fill(o, &ao);
+    ao.args = args;
+    rc = api_start(&am, &ao, &a, e);
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    printf("ready url=%s://%s:%d context=%d\n", o->cert ? "https" : "http", o->host, api_port(a),
+           service_context(a->service));
+    fflush(stdout);
+    sigwait(signals, &sig);
+    log_info(SERVE, "signal %d: finishing what runs", sig);
+    signal(SIGINT, SIG_DFL); /* a second one ends the program at once */
+    signal(SIGTERM, SIG_DFL);
+    pthread_sigmask(SIG_UNBLOCK, signals, NULL);
+    if (api_drain(a, o->drain_s) != STATUS_OK) {
+        log_warn(SERVE, "requests were cut after %g seconds", o->drain_s);
+    }
+    api_stop(a);
+    return STATUS_OK;
+}
+
+int cmd_serve(int argc, char **argv)
+{
+    struct serve_opts o;
+    struct genmodel m;
+    struct err e = {0};
+    struct conf *c = conf_new();
+    json_t *args = NULL;
+    sigset_t signals;
+    size_t len;
+    int rc;
+
+    memset(&m, 0, sizeof m);
+    conf_add(c, genmodel_table, &o.model);
+    conf_add(c, serve_table, &o);
+    rc = conf_parse(c, argc - 1, argv + 1, &e);
+    if (rc == STATUS_END) {
+        cmd_help("miles serve --hf-checkpoint DIR [--flag value ...]", c);
+        conf_free(c);
+        return CMD_OK;
+    }
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &signals, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    if (rc == STATUS_OK) {
+        rc = serve_check(&o, &e);
+    }
+    if (rc == STATUS_OK) {
+        rc = genmodel_open(&m, &o.model, NULL, 0, &e);
+    }
+    if (rc == STATUS_OK && o.chat_template) {
+        mem_free(m.enc.tmpl);
+        m.enc.tmpl = NULL;
+        rc = fsio_read(o.chat_template, 4 << 20, &m.enc.tmpl, &len, &e);
+    }
+    if (rc == STATUS_OK) {
+        args = conf_dump_json(c);
+        json_object_del(args, "api_key");
+        json_object_del(args, "ssl_keyfile");
+        rc = serve_run(&o, &m, args, &signals, &e);
+    }
+    json_decref(args);
+    genmodel_close(&m);
+    conf_free(c);
+    return rc == STATUS_OK ? CMD_OK : cmd_fail(rc, &e);
+}

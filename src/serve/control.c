@@ -1,0 +1,758 @@
+/* Owns what SGLang's API offers beside generation: health, information, pausing, weights, memory
+ * and metrics. What touches the engine runs on the service's thread, between two steps; the rest is
+ * answered at once from the last step's figures. */
+#include <math.h>
+#include <string.h>
+
+#include "base/map.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "base/sha256.h"
+#include "base/status.h"
+#include "model/weights.h"
+#include "model/wfile.h"
+#include "net/http_req.h"
+#include "num/dtype.h"
+#include "serve/api.h"
+#include "serve/front.h"
+#include "serve/gencall.h"
+#include "serve/jfield.h"
+
+/* ---- answers ---- */
+
+static void control_json(struct http_req *r, int status, json_t *o)
+{
+    char *text = json_dumps(o, JSON_COMPACT | JSON_ENCODE_ANY);
+
+    json_decref(o);
+    if (text) {
+        http_req_reply(r, status, "application/json", text, strlen(text));
+    } else {
+        http_req_fail(r, 500, "no memory for the answer");
+    }
+    free(text);
+}
+
+/* ---- work on the service's thread ---- */
+
+struct control_op {
+    struct reply rp;
+    struct api *a;
+    struct http_req *r;
+    json_t *body;
+    int (*fn)(struct control_op *op, struct buf *out, struct err *e);
+    int failed_json; /* an error is told as {"success": false, ...} */
+    const char *type;
+};
+
+static void control_free(void *arg)
+{
+    struct control_op *op = arg;
+    json_decref(op->body);
+    mem_free(op);
+}
+
+static void control_answer(struct control_op *op, int rc, struct buf *out, const struct err *e)
+{
+    if (rc == STATUS_OK) {
+        reply_whole(&op->rp, 200, op->type, out);
+    } else if (op->failed_json) {
+        buf_clear(out);
+        buf_str(out, "{\"success\":false,\"message\":");
+        jfield_put_text(out, e->msg, strlen(e->msg));
+        buf_char(out, '}');
+        reply_whole(&op->rp, reply_status(rc), "application/json", out);
+    } else {
+        reply_fail(&op->rp, reply_status(rc), e->msg);
+    }
+}
+
+static void control_run(void *arg, struct service *s)
+{
+    struct control_op *op = arg;
+    struct err e = {0};
+    struct buf out;
+    int rc;
+
+    (void)s;
+    buf_init(&out, 1u << 28);
+    rc = op->fn(op, &out, &e);
+    control_answer(op, rc, &out, &e);
+    buf_fini(&out);
+}
+
+static void control_prepare(void *arg)
+{
+    struct control_op *op = arg;
+    struct err e = {0};
+    int rc = jfield_body(op->r, 1, &op->body, &e);
+
+    if (rc == STATUS_OK) {
+        service_run(op->a->service, control_run, op);
+    } else {
+        reply_fail(&op->rp, reply_status(rc), e.msg);
+    }
+}
+
+static struct control_op *control_op(struct api *a, struct http_req *r,
+                                     int (*fn)(struct control_op *, struct buf *, struct err *))
+{
+    struct control_op *op = mem_alloc(sizeof *op);
+
+    op->a = a;
+    op->r = r;
+    op->fn = fn;
+    op->type = "application/json";
+    reply_init(&op->rp, r, a->service, control_free, op);
+    return op;
+}
+
+static void control_start(struct api *a, struct http_req *r,
+                          int (*fn)(struct control_op *, struct buf *, struct err *))
+{
+    front_run(a->front, control_prepare, control_op(a, r, fn));
+}
+
+static void control_start_success(struct api *a, struct http_req *r,
+                                  int (*fn)(struct control_op *, struct buf *, struct err *))
+{
+    struct control_op *op = control_op(a, r, fn);
+    op->failed_json = 1;
+    front_run(a->front, control_prepare, op);
+}
+
+/* ---- health and information ---- */
+
+void control_health(void *arg, struct http_req *r)
+{
+    struct api *a = arg;
+    struct service_stats st;
+
+    service_get_stats(a->service, &st);
+    if (st.failed[0]) {
+        http_req_fail(r, 503, "%s", st.failed);
+    } else {
+        http_req_reply(r, 200, "text/plain", "", 0);
+    }
+}
+
+static void control_health_event(void *arg, const struct service_event *ev)
+{
+    struct gencall *g = arg;
+    struct buf b;
+
+    if (ev->kind == SERVICE_END) {
+        if (ev->error) {
+            reply_fail(&g->rp, 503, ev->error->msg);
+        } else {
+            buf_init(&b, 16);
+            reply_whole(&g->rp, 200, "text/plain", &b);
+            buf_fini(&b);
+        }
+    }
+}
+
+/* One token of one sample goes through the engine. */
+void control_health_generate(void *arg, struct http_req *r)
+{
+    struct gencall *g = gencall_new(arg, r);
+    struct err e = {0};
+    int rc;
+
+    g->base.n = 1;
+    g->base.max_new = 1;
+    g->base.sampling = (struct sampler_params){.top_p = 1.0f, .top_k = -1};
+    g->base.forget = 1;
+    g->max_given = 1;
+    rc = gencall_add(g, (const int32_t[]){0}, 1, gencall_name(g, "HEALTH_CHECK_"), &e);
+    if (rc == STATUS_OK) {
+        rc = gencall_go(g, control_health_event, &e);
+    }
+    if (rc != STATUS_OK) {
+        gencall_fail(g, rc, &e);
+    }
+}
+
+static json_t *control_config(const struct api *a)
+{
+    json_t *o = a->m.config_json ? json_loads(a->m.config_json, 0, NULL) : NULL;
+    return o ? o : json_object();
+}
+
+void control_model_info(void *arg, struct http_req *r)
+{
+    struct api *a = arg;
+    json_t *config = control_config(a), *o;
+    const json_t *archs = json_object_get(config, "architectures");
+    struct service_stats st;
+
+    service_get_stats(a->service, &st);
+    o = json_pack("{s:s,s:s,s:b,s:n,s:s,s:b,s:b,s:s,s:o}", "model_path", a->m.path,
+                  "tokenizer_path", a->m.path, "is_generation", 1, "preferred_sampling_params",
+                  "weight_version", st.weight_version, "has_image_understanding", 0,
+                  "has_audio_understanding", 0, "model_type", a->m.served.w->arch.family,
+                  "architectures", archs ? json_incref((json_t *)(uintptr_t)archs) : json_null());
+    json_decref(config);
+    control_json(r, 200, o);
+}
+
+void control_server_info(void *arg, struct http_req *r)
+{
+    struct api *a = arg;
+    json_t *o = a->o.args ? json_deep_copy(a->o.args) : json_object(), *more, *state;
+    struct service_stats st;
+    int context = service_context(a->service);
+
+    service_get_stats(a->service, &st);
+    state = json_pack("[{s:f,s:i,s:i,s:i,s:{s:I,s:I}}]", "last_gen_throughput", st.tokens_per_s,
+                      "num_running_reqs", st.engine.running, "num_waiting_reqs", st.engine.waiting,
+                      "effective_max_running_requests_per_dp", a->o.service.engine.max_running,
+                      "memory_usage", "resident", (json_int_t)mem_resident(), "peak",
+                      (json_int_t)mem_peak());
+    more = json_pack("{s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:i,s:s,s:s,s:s,s:b,s:o}", "model_path",
+                     a->m.path, "tokenizer_path", a->m.path, "served_model_name", a->m.name,
+                     "context_length", context, "max_total_num_tokens", st.engine.pages * 64,
+                     "max_req_input_len", context - 1, "tp_size", 1, "dp_size", 1, "weight_version",
+                     st.weight_version, "status", st.failed[0] ? "failed" : "ready", "version",
+                     MILES_VERSION, "paused", st.paused, "internal_states", state);
+    json_object_update(o, more);
+    json_decref(more);
+    control_json(r, 200, o);
+}
+
+/* ---- generation ---- */
+
+static int control_do_flush(struct control_op *op, struct buf *out, struct err *e)
+{
+    (void)e;
+    service_flush(op->a->service);
+    op->type = "text/plain";
+    buf_str(out, "Cache flushed.\n");
+    return STATUS_OK;
+}
+
+void control_flush(void *arg, struct http_req *r)
+{
+    control_start(arg, r, control_do_flush);
+}
+
+static int control_do_abort(struct control_op *op, struct buf *out, struct err *e)
+{
+    static const char *const known[] = {"rid", "abort_all", "abort_message", "finished_reason",
+                                        NULL};
+    const char *rid = NULL, *unused = NULL;
+    int all = 0, rc;
+
+    (void)out;
+    if ((rc = jfield_known(op->body, "abort_request", known, e)) ||
+        (rc = jfield_text(op->body, "rid", &rid, e)) ||
+        (rc = jfield_text(op->body, "abort_message", &unused, e)) ||
+        (rc = jfield_bool(op->body, "abort_all", &all, e))) {
+        return rc;
+    }
+    if (!all && (!rid || !*rid)) {
+        return ERR(e, STATUS_INPUT, "abort_request needs a rid, or abort_all");
+    }
+    service_abort(op->a->service, all ? NULL : rid);
+    return STATUS_OK;
+}
+
+void control_abort(void *arg, struct http_req *r)
+{
+    control_start(arg, r, control_do_abort);
+}
+
+static int control_pause_mode(const json_t *o, enum engine_pause *how, struct err *e)
+{
+    static const char *const names[] = {"abort", "retract", "in_place"};
+    static const enum engine_pause modes[] = {ENGINE_PAUSE_ABORT, ENGINE_PAUSE_RETRACT,
+                                              ENGINE_PAUSE_IN_PLACE};
+    const char *mode = "abort";
+    int rc = jfield_text(o, "mode", &mode, e);
+
+    for (int i = 0; rc == STATUS_OK && i < 3; i++) {
+        if (strcmp(mode, names[i]) == 0) {
+            *how = modes[i];
+            return STATUS_OK;
+        }
+    }
+    return rc ? rc : ERR(e, STATUS_INPUT, "mode is %.40s, not abort, retract or in_place", mode);
+}
+
+static int control_do_pause(struct control_op *op, struct buf *out, struct err *e)
+{
+    enum engine_pause how = ENGINE_PAUSE_ABORT;
+    int rc = control_pause_mode(op->body, &how, e);
+
+    if (rc == STATUS_OK) {
+        service_pause(op->a->service, how);
+        buf_str(out, "{\"status\":\"ok\",\"message\":\"Generation paused successfully.\"}");
+    }
+    return rc;
+}
+
+void control_pause(void *arg, struct http_req *r)
+{
+    control_start(arg, r, control_do_pause);
+}
+
+static int control_do_continue(struct control_op *op, struct buf *out, struct err *e)
+{
+    (void)e;
+    service_resume(op->a->service);
+    buf_str(out, "{\"status\":\"ok\",\"message\":\"Generation continued successfully.\"}");
+    return STATUS_OK;
+}
+
+void control_continue(void *arg, struct http_req *r)
+{
+    control_start(arg, r, control_do_continue);
+}
+
+/* ---- weights ---- */
+
+/* Everything that the new file must have is looked for before the first value changes. */
+static int control_check_file(const struct weights *w, const struct wfile *f, struct err *e)
+{
+    const struct arch *a = &w->arch, *b = wfile_arch(f);
+
+    if (strcmp(a->family, b->family) != 0 || a->n_layers != b->n_layers || a->hidden != b->hidden ||
+        a->n_heads != b->n_heads || a->n_kv_heads != b->n_kv_heads || a->head_dim != b->head_dim ||
+        a->intermediate != b->intermediate || a->vocab != b->vocab) {
+        return ERR(e, STATUS_INPUT,
+                   "the files are those of another model: %s of %d layers, not %s "
+                   "of %d",
+                   b->family, b->n_layers, a->family, a->n_layers);
+    }
+    for (int i = 0; i < w->nparams; i++) {
+        const struct param *p = &w->params[i];
+        for (int k = 0; k < p->nparts; k++) {
+            const struct wfile_tensor *t = wfile_find(f, p->part[k].name);
+            int64_t n =
+                p->kind == WEIGHTS_VECTOR ? p->part[k].rows : (int64_t)p->part[k].rows * p->cols;
+            if (!t || (p->nparts > 1 && t->count != n)) {
+                return ERR(e, STATUS_INPUT, "the files have no tensor %s of the model's shape",
+                           p->part[k].name);
+            }
+        }
+    }
+    return STATUS_OK;
+}
+
+static int control_read_file(void *arg, const char *name, uint16_t *dst, int64_t count,
+                             struct err *e)
+{
+    return wfile_read_bf16(arg, name, dst, count, e);
+}
+
+static int control_load(void *arg, struct weights *w, struct err *e)
+{
+    return weights_reload(w, control_read_file, arg, e);
+}
+
+static int control_do_update(struct control_op *op, struct buf *out, struct err *e)
+{
+    static const char *const known[] = {
+        "model_path", "load_format",       "abort_all_requests", "weight_version",
+        "is_async",   "torch_empty_cache", "keep_pause",         "recapture_cuda_graph",
+        "token_step", "flush_cache",       "manifest",           NULL};
+    const char *path = NULL, *label = NULL, *format = NULL;
+    struct wfile *f = NULL;
+    struct api *a = op->a;
+    int abort_all = 0, rc;
+
+    if ((rc = jfield_known(op->body, "update_weights_from_disk", known, e)) ||
+        (rc = jfield_text(op->body, "model_path", &path, e)) ||
+        (rc = jfield_text(op->body, "load_format", &format, e)) ||
+        (rc = jfield_text(op->body, "weight_version", &label, e)) ||
+        (rc = jfield_bool(op->body, "abort_all_requests", &abort_all, e))) {
+        return rc;
+    }
+    if (!path) {
+        return ERR(e, STATUS_INPUT, "model_path is needed");
+    }
+    rc = wfile_open(path, &f, e);
+    if (rc != STATUS_OK) {
+        e->code = STATUS_INPUT;
+        return STATUS_INPUT;
+    }
+    rc = control_check_file(a->m.served.w, f, e);
+    if (rc == STATUS_OK) {
+        rc = service_change(a->service, abort_all ? ENGINE_PAUSE_ABORT : ENGINE_PAUSE_RETRACT,
+                            control_load, f, label, e);
+    }
+    wfile_close(f);
+    if (rc == STATUS_OK) {
+        mem_free(a->path);
+        a->path = mem_strdup(path);
+        buf_str(out, "{\"success\":true,\"message\":\"Succeeded to update model weights.\","
+                     "\"num_paused_requests\":0}");
+    }
+    return rc;
+}
+
+void control_update_from_disk(void *arg, struct http_req *r)
+{
+    control_start_success(arg, r, control_do_update);
+}
+
+static int control_do_version(struct control_op *op, struct buf *out, struct err *e)
+{
+    static const char *const known[] = {"new_version", "abort_all_requests", NULL};
+    const char *label = NULL;
+    int abort_all = 1, rc;
+
+    if ((rc = jfield_known(op->body, "update_weight_version", known, e)) ||
+        (rc = jfield_text(op->body, "new_version", &label, e)) ||
+        (rc = jfield_bool(op->body, "abort_all_requests", &abort_all, e))) {
+        return rc;
+    }
+    if (!label || !*label || strlen(label) > 255) {
+        return ERR(e, STATUS_INPUT, "new_version is not a text of 1 to 255 bytes");
+    }
+    if (abort_all) {
+        service_abort(op->a->service, NULL);
+    }
+    service_set_label(op->a->service, label);
+    buf_str(out, "{\"success\":true,\"message\":\"Weight version updated\",\"new_version\":");
+    jfield_put_text(out, label, strlen(label));
+    buf_char(out, '}');
+    return STATUS_OK;
+}
+
+void control_update_version(void *arg, struct http_req *r)
+{
+    control_start_success(arg, r, control_do_version);
+}
+
+void control_get_version(void *arg, struct http_req *r)
+{
+    struct api *a = arg;
+    struct service_stats st;
+
+    service_get_stats(a->service, &st);
+    control_json(r, 200, json_pack("{s:s}", "weight_version", st.weight_version));
+}
+
+/* The bf16 values of a tensor; free with mem_unmap of its bytes. */
+static int control_tensor(struct weights *w, const char *name, uint16_t **out, int64_t *rows,
+                          int64_t *cols, struct err *e)
+{
+    int row0, n;
+    struct param *p = weights_find(w, name, &row0, &n);
+    int rc;
+
+    if (!p) {
+        return ERR(e, STATUS_NOTFOUND, "the model has no parameter %.80s", name);
+    }
+    *rows = p->kind == WEIGHTS_VECTOR ? 1 : n;
+    *cols = p->kind == WEIGHTS_VECTOR ? (p->nparts > 1 ? n : p->cols) : p->cols;
+    *out = mem_map((size_t)(*rows * *cols) * 2);
+    if (!*out) {
+        return ERR(e, STATUS_NOMEM, "no memory for a copy of %.80s", name);
+    }
+    rc = weights_read_bf16(w, name, *out, *rows * *cols, e);
+    if (rc != STATUS_OK) {
+        mem_unmap(*out, (size_t)(*rows * *cols) * 2);
+    }
+    return rc;
+}
+
+static int control_do_weights(struct control_op *op, struct buf *out, struct err *e)
+{
+    static const char *const known[] = {"name", "truncate_size", NULL};
+    const char *name = NULL;
+    int64_t most = 100, rows, cols;
+    uint16_t *v;
+    int rc;
+
+    if ((rc = jfield_known(op->body, "get_weights_by_name", known, e)) ||
+        (rc = jfield_text(op->body, "name", &name, e)) ||
+        (rc = jfield_int(op->body, "truncate_size", 1, 1 << 20, &most, e))) {
+        return rc;
+    }
+    if (!name) {
+        return ERR(e, STATUS_INPUT, "name is needed");
+    }
+    rc = control_tensor(op->a->m.served.w, name, &v, &rows, &cols, e);
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    buf_char(out, '[');
+    for (int64_t i = 0; i < rows && i < most; i++) {
+        if (rows > 1) {
+            buf_str(out, i ? ",[" : "[");
+        }
+        for (int64_t k = 0; k < cols; k++) {
+            if (k) {
+                buf_char(out, ',');
+            }
+            jfield_put_float(out, dtype_from_bf16(v[i * cols + k]));
+        }
+        if (rows > 1) {
+            buf_char(out, ']');
+        }
+    }
+    buf_char(out, ']');
+    mem_unmap(v, (size_t)(rows * cols) * 2);
+    return STATUS_OK;
+}
+
+void control_get_weights(void *arg, struct http_req *r)
+{
+    control_start(arg, r, control_do_weights);
+}
+
+/* The first 8 bytes of each tensor's SHA-256, by name. */
+static int control_sums(struct weights *w, struct map *sums, struct err *e)
+{
+    for (int i = 0; i < w->nparams; i++) {
+        for (int k = 0; k < w->params[i].nparts; k++) {
+            const char *name = w->params[i].part[k].name;
+            int64_t rows, cols, sum;
+            struct sha256 h;
+            uint8_t digest[32];
+            uint16_t *v;
+            int rc = control_tensor(w, name, &v, &rows, &cols, e);
+            if (rc != STATUS_OK) {
+                return rc;
+            }
+            sha256_init(&h);
+            sha256_update(&h, v, (size_t)(rows * cols) * 2);
+            sha256_final(&h, digest);
+            memcpy(&sum, digest, sizeof sum);
+            map_put(sums, name, strlen(name), sum);
+            mem_unmap(v, (size_t)(rows * cols) * 2);
+        }
+    }
+    return STATUS_OK;
+}
+
+static int control_noise(void *arg, const char *name, uint16_t *dst, int64_t count, struct err *e)
+{
+    uint64_t *seed = arg;
+
+    (void)name;
+    (void)e;
+    for (int64_t i = 0; i < count; i++) {
+        *seed = *seed * 6364136223846793005ull + 1442695040888963407ull;
+        dst[i] = dtype_to_bf16((float)((double)(*seed >> 40) / (1 << 24) - 0.5));
+    }
+    return STATUS_OK;
+}
+
+static int control_scramble(void *arg, struct weights *w, struct err *e)
+{
+    uint64_t seed = 1;
+    (void)arg;
+    return weights_reload(w, control_noise, &seed, e);
+}
+
+static int control_compare(const struct map *old, const struct map *now, struct err *e)
+{
+    for (size_t i = 0; i < now->count; i++) {
+        int64_t was;
+        if (!map_get(old, now->entries[i].key, now->entries[i].len, &was) ||
+            was != now->entries[i].value) {
+            return ERR(e, STATUS_INPUT, "tensor %s is not what it was at the snapshot",
+                       now->entries[i].key);
+        }
+    }
+    return STATUS_OK;
+}
+
+/* A hash over all tensors' names and sums. */
+static void control_put_checksum(const struct map *sums, struct buf *out)
+{
+    struct sha256 h;
+    uint8_t digest[32];
+    char hex[65];
+
+    sha256_init(&h);
+    for (size_t i = 0; i < sums->count; i++) {
+        sha256_update(&h, sums->entries[i].key, sums->entries[i].len);
+        sha256_update(&h, &sums->entries[i].value, sizeof sums->entries[i].value);
+    }
+    sha256_final(&h, digest);
+    sha256_digits(digest, hex);
+    buf_printf(out, ",\"checksum\":\"%s\",\"tensors\":%zu", hex, sums->count);
+}
+
+static int control_do_checker(struct control_op *op, struct buf *out, struct err *e)
+{
+    static const char *const known[] = {"action", "allow_quant_error", NULL};
+    const char *action = NULL;
+    struct api *a = op->a;
+    struct map now;
+    int rc;
+
+    if ((rc = jfield_known(op->body, "weights_checker", known, e)) ||
+        (rc = jfield_text(op->body, "action", &action, e))) {
+        return rc;
+    }
+    if (!action) {
+        return ERR(e, STATUS_INPUT, "action is needed: snapshot, compare, checksum, reset_tensors");
+    }
+    if (strcmp(action, "reset_tensors") == 0) {
+        rc = service_change(a->service, ENGINE_PAUSE_RETRACT, control_scramble, NULL, NULL, e);
+        if (rc == STATUS_OK) {
+            buf_str(out, "{\"success\":true,\"message\":\"Success.\"}");
+        }
+        return rc;
+    }
+    if (strcmp(action, "snapshot") != 0 && strcmp(action, "compare") != 0 &&
+        strcmp(action, "checksum") != 0) {
+        return ERR(e, STATUS_INPUT, "unknown action %.40s", action);
+    }
+    map_init(&now);
+    rc = control_sums(a->m.served.w, &now, e);
+    if (rc == STATUS_OK && strcmp(action, "compare") == 0) {
+        rc = a->sums ? control_compare(a->sums, &now, e)
+                     : ERR(e, STATUS_INPUT, "there is no snapshot to compare with");
+    }
+    if (rc == STATUS_OK) {
+        buf_str(out, "{\"success\":true,\"message\":\"Success.\"");
+        control_put_checksum(&now, out);
+        buf_char(out, '}');
+    }
+    if (rc == STATUS_OK && strcmp(action, "snapshot") == 0) {
+        if (a->sums) {
+            map_fini(a->sums);
+        } else {
+            a->sums = mem_alloc(sizeof *a->sums);
+        }
+        *a->sums = now;
+        return rc;
+    }
+    map_fini(&now);
+    return rc;
+}
+
+void control_checker(void *arg, struct http_req *r)
+{
+    control_start_success(arg, r, control_do_checker);
+}
+
+/* ---- memory ---- */
+
+/* Whether the request speaks of the key-value cache: without tags it does. */
+static int control_tags(const json_t *o, int *kv, struct err *e)
+{
+    const json_t *tags = jfield_get(o, "tags"), *v;
+    size_t i;
+
+    *kv = !tags;
+    if (tags && !json_is_array(tags)) {
+        return ERR(e, STATUS_INPUT, "tags is not a list");
+    }
+    json_array_foreach(tags, i, v)
+    {
+        const char *tag = json_string_value(v);
+        if (!tag || (strcmp(tag, "kv_cache") != 0 && strcmp(tag, "weights") != 0 &&
+                     strcmp(tag, "cuda_graph") != 0)) {
+            return ERR(e, STATUS_INPUT, "tags: entry %zu is not kv_cache, weights or cuda_graph",
+                       i);
+        }
+        *kv |= strcmp(tag, "kv_cache") == 0;
+    }
+    return STATUS_OK;
+}
+
+static int control_do_release(struct control_op *op, struct buf *out, struct err *e)
+{
+    int kv, rc = control_tags(op->body, &kv, e);
+
+    (void)out;
+    return rc == STATUS_OK && kv ? service_release(op->a->service, e) : rc;
+}
+
+void control_release(void *arg, struct http_req *r)
+{
+    control_start(arg, r, control_do_release);
+}
+
+static int control_do_resume(struct control_op *op, struct buf *out, struct err *e)
+{
+    int kv, rc = control_tags(op->body, &kv, e);
+
+    (void)out;
+    return rc == STATUS_OK && kv ? service_restore(op->a->service, e) : rc;
+}
+
+void control_resume(void *arg, struct http_req *r)
+{
+    control_start(arg, r, control_do_resume);
+}
+
+/* ---- metrics ---- */
+
+static void control_metric(struct buf *b, const struct api *a, const char *name, const char *type,
+                           const char *help, double v)
+{
+    buf_printf(b, "# HELP sglang:%s %s\n# TYPE sglang:%s %s\nsglang:%s{model_name=\"%s\"} %.17g\n",
+               name, help, name, type, name, a->m.name, v);
+}
+
+static void control_hist(struct buf *b, const struct api *a, const char *name, const char *help,
+                         const struct service_hist *h)
+{
+    uint64_t n = 0;
+
+    buf_printf(b, "# HELP sglang:%s %s\n# TYPE sglang:%s histogram\n", name, help, name);
+    for (int i = 0; i < SERVICE_BUCKETS; i++) {
+        n += h->n[i];
+        buf_printf(b, "sglang:%s_bucket{le=\"%g\",model_name=\"%s\"} %llu\n", name,
+                   service_bounds[i], a->m.name, (unsigned long long)n);
+    }
+    n += h->n[SERVICE_BUCKETS];
+    buf_printf(b,
+               "sglang:%s_bucket{le=\"+Inf\",model_name=\"%s\"} %llu\n"
+               "sglang:%s_sum{model_name=\"%s\"} %.9g\nsglang:%s_count{model_name=\"%s\"} %llu\n",
+               name, a->m.name, (unsigned long long)n, name, a->m.name, h->sum, name, a->m.name,
+               (unsigned long long)n);
+}
+
+void control_metrics(void *arg, struct http_req *r)
+{
+    struct api *a = arg;
+    struct service_stats st;
+    struct http_req_answer answer = {.status = 200, .type = "text/plain; version=0.0.4"};
+    struct buf b;
+    double used, pages;
+
+    service_get_stats(a->service, &st);
+    used = st.engine.pages - st.engine.pages_free - st.engine.pages_cached;
+    pages = st.engine.pages > 0 ? st.engine.pages : 1;
+    buf_init(&b, 1 << 20);
+    control_metric(&b, a, "num_running_reqs", "gauge", "Samples that are computed.",
+                   st.engine.running);
+    control_metric(&b, a, "num_queue_reqs", "gauge", "Samples that wait.", st.engine.waiting);
+    control_metric(&b, a, "num_used_tokens", "gauge", "Tokens' room in use.", used * 64);
+    control_metric(&b, a, "token_usage", "gauge", "Share of the key-value cache in use.",
+                   used / pages);
+    control_metric(&b, a, "gen_throughput", "gauge", "New tokens a second.", st.tokens_per_s);
+    control_metric(&b, a, "cache_hit_rate", "gauge", "Share of prompt tokens found in the cache.",
+                   st.prompt_tokens ? (double)st.cached_tokens / (double)st.prompt_tokens : 0.0);
+    control_metric(&b, a, "prompt_tokens_total", "counter", "Prompt tokens.",
+                   (double)st.prompt_tokens);
+    control_metric(&b, a, "generation_tokens_total", "counter", "New tokens.",
+                   (double)st.new_tokens);
+    control_metric(&b, a, "cached_tokens_total", "counter", "Prompt tokens found in the cache.",
+                   (double)st.cached_tokens);
+    control_metric(&b, a, "num_requests_total", "counter", "Samples that have finished.",
+                   (double)st.finished);
+    control_metric(&b, a, "num_aborted_requests_total", "counter", "Samples that were aborted.",
+                   (double)st.aborted);
+    control_metric(&b, a, "num_retracted_reqs_total", "counter",
+                   "Times a sample was taken back for want of memory.",
+                   (double)st.engine.preempted);
+    control_metric(&b, a, "evicted_pages_total", "counter", "Pages that the cache gave up.",
+                   (double)st.engine.evicted);
+    control_metric(&b, a, "is_paused", "gauge", "1 between pause and continue.", st.paused);
+    control_hist(&b, a, "time_to_first_token_seconds", "Until a request's first token.", &st.first);
+    control_hist(&b, a, "inter_token_latency_seconds", "Between two tokens of a sample.",
+                 &st.between);
+    control_hist(&b, a, "e2e_request_latency_seconds", "Until a sample's end.", &st.total);
+    http_req_reply_buf(r, &answer, &b);
+    buf_fini(&b);
+}
