@@ -8,13 +8,14 @@
 #
 # A tiny random model by default; BITWISE_MODEL=smollm2 takes the real one, where (e) is a run of its
 # own, one step of a few short answers: the scalar path computes every product one by one. STEPS:
-# default 4.
+# default 4. PARTS names what is run: "layout isa resume", all by default.
 # Ends with bitwise_runs=... bitwise_distinct=..., which is 1 when all runs agree.
 
 # shellcheck source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 STEPS=${STEPS:-4}
+PARTS=" ${PARTS:-layout isa resume} "
 ISA_STEPS=$STEPS
 ISA_KIND=run # what the runs of (e) are compared with: runs of the same kind
 ISA_ARGS=()
@@ -48,7 +49,7 @@ smollm2)
     lib_model
     ISA_STEPS=1
     ISA_KIND=short
-    ISA_ARGS=(--rollout-batch-size 1 --n-samples-per-prompt 3 --rollout-max-response-len 4)
+    ISA_ARGS=(--rollout-batch-size 2 --n-samples-per-prompt 4 --rollout-max-response-len 6)
     RUN_ARGS+=(--rollout-max-response-len 20 --apply-chat-template)
     python3 "$ROOT/recipes/add_data.py" "$WORK"
     mv "$WORK/train.jsonl" "$WORK/prompts.jsonl"
@@ -76,7 +77,7 @@ steps_done() {
 # check_exact RUN_DIR: in each of its steps rollout and trainer agree to the bit, and a gradient moves
 # the weights.
 check_exact() {
-    python3 - "$1/metrics.jsonl" <<'PY' || lib_die "rollout and trainer differ in $1"
+    python3 - "$1/metrics.jsonl" <<'PY' || lib_die "the steps of $1 are not what they should be"
 import json, sys
 
 seen = 0
@@ -144,40 +145,60 @@ cpu_isas() {
 }
 
 TOKENS=(--max-tokens-per-gpu 4096)
-run first "$STEPS" "${TOKENS[@]}"
-run again "$STEPS" "${TOKENS[@]}"
-run threads-1 "$STEPS" "${TOKENS[@]}" --threads 1
-run threads-2 "$STEPS" "${TOKENS[@]}" --threads 2
-run batch-3 "$STEPS" "${TOKENS[@]}" --sglang-max-running-requests 3
-run batch-64 "$STEPS" "${TOKENS[@]}" --sglang-max-running-requests 64
-run tokens-512 "$STEPS" --max-tokens-per-gpu 512
-run tokens-4096 "$STEPS" --max-tokens-per-gpu 4096
 
-have=$(cpu_isas)
-kind=$ISA_KIND
-for isa in scalar avx2 avx512 amx; do
-    if grep -qx "$isa" <<<"$have"; then
-        MILES_ISA=$isa run "isa-$isa" "$ISA_STEPS" "${TOKENS[@]}" ${ISA_ARGS[@]+"${ISA_ARGS[@]}"}
-    else
-        lib_say "not run: $isa, this CPU does not have it"
-    fi
-done
-kind=run
+layout_runs() {
+    run first "$STEPS" "${TOKENS[@]}"
+    run again "$STEPS" "${TOKENS[@]}"
+    run threads-1 "$STEPS" "${TOKENS[@]}" --threads 1
+    run threads-2 "$STEPS" "${TOKENS[@]}" --threads 2
+    run batch-3 "$STEPS" "${TOKENS[@]}" --sglang-max-running-requests 3
+    run batch-64 "$STEPS" "${TOKENS[@]}" --sglang-max-running-requests 64
+    run tokens-512 "$STEPS" --max-tokens-per-gpu 512
+    run tokens-4096 "$STEPS" --max-tokens-per-gpu 4096
+}
 
-RUN_ARGS+=("${TOKENS[@]}")
-for k in $(seq $((STEPS - 1))); do
-    resumed "$k"
+isa_runs() {
+    local have isa
+    have=$(cpu_isas)
+    kind=$ISA_KIND
+    for isa in scalar avx2 avx512 amx; do
+        if grep -qx "$isa" <<<"$have"; then
+            MILES_ISA=$isa run "isa-$isa" "$ISA_STEPS" "${TOKENS[@]}" ${ISA_ARGS[@]+"${ISA_ARGS[@]}"}
+        else
+            lib_say "not run: $isa, this CPU does not have it"
+        fi
+    done
+    kind=run
+}
+
+resume_runs() {
+    local k
+    RUN_ARGS+=("${TOKENS[@]}")
+    for k in $(seq $((STEPS - 1))); do
+        resumed "$k"
+    done
+}
+
+# Which runs there must be, as kind:steps.
+expected=
+case $PARTS in *" layout "*) expected+=" run:$STEPS" ;; esac
+case $PARTS in *" isa "*) expected+=" $ISA_KIND:$ISA_STEPS" ;; esac
+case $PARTS in *" resume "*) expected+=" $(seq -f run:%g "$STEPS" | xargs)" ;; esac
+[ -n "$expected" ] || lib_die "PARTS: layout, isa, resume"
+for part in layout isa resume; do
+    case $PARTS in *" $part "*) "${part}_runs" ;; esac
 done
 
 # All runs of one kind and length agree, and every step has moved the weights: one hash for each.
 distinct=0
-for what in $(seq -f run:%g "$STEPS") "$ISA_KIND:$ISA_STEPS"; do
+for what in $expected; do
     n=$(printf '%s\n' "${!hashes[@]}" | grep -c "^${what/:/ } " || true)
     [ "$n" -ge 1 ] || lib_die "no run of ${what#*:} steps was made"
     [ "$n" -le "$distinct" ] || distinct=$n
 done
-moved=$(printf '%s\n' "${!hashes[@]}" | grep '^run ' | cut -d ' ' -f 3 | sort -u | wc -l)
-[ "$moved" -ge "$STEPS" ] || lib_die "a step did not change the weights"
+moved=$(printf '%s\n' "${!hashes[@]}" | cut -d ' ' -f 3 | sort -u | wc -l)
+lengths=$(printf '%s\n' "${!hashes[@]}" | cut -d ' ' -f 1,2 | sort -u | wc -l)
+[ "$moved" -ge "$lengths" ] || lib_die "a step did not change the weights"
 
 echo "bitwise_runs=$runs bitwise_distinct=$distinct"
 [ "$distinct" = 1 ]
