@@ -944,6 +944,35 @@ static void test_glu(void **state)
     }
 }
 
+/* Every gate that a bf16 can be, but NaNs, whose bits are not defined. */
+static void case_gates(struct device *d, const struct shape *s, struct result *out)
+{
+    struct tensor gu = make(d, DTYPE_BF16, 64, 2048), y = make(d, DTYPE_BF16, 64, 1024);
+    struct tensor dy = filled(d, DTYPE_BF16, 64, 1024, PLAIN);
+    struct tensor dgu = make(d, DTYPE_BF16, 64, 2048);
+
+    for (int i = 0; i < 65536; i++) {
+        uint16_t *at = (uint16_t *)gu.data + (size_t)(i / 1024) * (size_t)gu.ld + i % 1024;
+        *at = (uint16_t)((i & 0x7fff) > 0x7f80 ? 0 : i);
+        at[1024] = 0x3f81;
+    }
+    d->ops->glu(d, &gu, (enum act)s->act, &y);
+    d->ops->glu_bwd(d, &dy, &gu, (enum act)s->act, &dgu);
+    take(out, "glu", &y);
+    take(out, "glu_bwd", &dgu);
+    device_tensor_free(&gu);
+    device_tensor_free(&dy);
+}
+
+static void test_gates(void **state)
+{
+    struct shape s = {0};
+    (void)state;
+    conform("swiglu, every gate", case_gates, &s);
+    s.act = ACT_GELU_TANH;
+    conform("geglu, every gate", case_gates, &s);
+}
+
 static void case_logp(struct device *d, const struct shape *s, struct result *out)
 {
     static const struct logit_spec specs[] = {
@@ -1324,15 +1353,15 @@ static void test_block_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear),    cmocka_unit_test(test_linear_dw),
-        cmocka_unit_test(test_dw_leaves), cmocka_unit_test(test_norm),
-        cmocka_unit_test(test_attn),      cmocka_unit_test(test_norm_ranks),
-        cmocka_unit_test(test_chunks),    cmocka_unit_test(test_chunks_segment),
-        cmocka_unit_test(test_glu),       cmocka_unit_test(test_logp),
-        cmocka_unit_test(test_rows),      cmocka_unit_test(test_row_alone),
-        cmocka_unit_test(test_long_rows), cmocka_unit_test(test_leaf_grouping),
-        cmocka_unit_test(test_quantum),   cmocka_unit_test(test_block_order),
-        cmocka_unit_test(test_convert),
+        cmocka_unit_test(test_linear),        cmocka_unit_test(test_linear_dw),
+        cmocka_unit_test(test_dw_leaves),     cmocka_unit_test(test_norm),
+        cmocka_unit_test(test_attn),          cmocka_unit_test(test_norm_ranks),
+        cmocka_unit_test(test_chunks),        cmocka_unit_test(test_chunks_segment),
+        cmocka_unit_test(test_glu),           cmocka_unit_test(test_gates),
+        cmocka_unit_test(test_logp),          cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_row_alone),     cmocka_unit_test(test_long_rows),
+        cmocka_unit_test(test_leaf_grouping), cmocka_unit_test(test_quantum),
+        cmocka_unit_test(test_block_order),   cmocka_unit_test(test_convert),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

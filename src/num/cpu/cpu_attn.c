@@ -2,51 +2,12 @@
  * into tasks. */
 #include <string.h>
 
+#include "base/status.h"
 #include "base/thread.h"
 #include "num/cpu/cpu_int.h"
 
 /* ---- rope and pages ----------------------------------------------------------------------------
  */
-
-struct cpu_rope {
-    const struct kern *k;
-    const struct tensor *qkv, *cos, *sin;
-    const struct norm *qn, *kn; /* each or NULL */
-    const struct attn_shape *s;
-    const struct rows *rows;
-    struct kv_store *kv;
-    int layer;
-    const struct tensor *q;
-    const int32_t *row_seq; /* sequence of each row */
-    const struct tensor *dq, *dkv, *dqkv;
-    float *dn; /* (rows, heads + kv, d) norm gradients of each row, or NULL */
-};
-
-static void cpu_rope_row(const void *arg, int r)
-{
-    const struct cpu_rope *t = arg;
-    int d = t->s->head_dim, nh = t->s->n_heads, nkv = t->s->n_kv_heads;
-    int pos = t->rows->pos[r], slot = pos % PLAN_KV_BLOCK;
-    int page = t->rows->seq[t->row_seq[r]].pages[pos / PLAN_KV_BLOCK];
-    const uint16_t *x = ROW16(t->qkv, r);
-    const float *c = ROW32(t->cos, pos), *s = ROW32(t->sin, pos);
-    uint16_t *q = ROW16(t->q, r), *kv = t->kv->data;
-    float y[512];
-
-    for (int h = 0; h < nh; h++) {
-        t->k->rope_head(x + h * d, t->qn, c, s, t->s, y);
-        t->k->to_bf16(y, d, q + h * d);
-    }
-    for (int h = 0; h < nkv; h++) {
-        uint16_t *kp = kv + kv_key_offset(t->kv, page, t->layer, h);
-        uint16_t *vp = kv + kv_value_offset(t->kv, page, t->layer, h);
-        t->k->rope_head(x + (nh + h) * d, t->kn, c, s, t->s, y);
-        for (int i = 0; i < d; i++) {
-            kp[kv_key_index(i, slot)] = dtype_to_bf16(y[i]);
-            vp[kv_value_index(i, slot, d)] = x[(nh + nkv + h) * d + i];
-        }
-    }
-}
 
 static const int32_t *cpu_row_seq(struct device *d, const struct rows *rows)
 {
@@ -59,38 +20,66 @@ static const int32_t *cpu_row_seq(struct device *d, const struct rows *rows)
     return of;
 }
 
+struct cpu_rope {
+    const struct kern *k;
+    struct kern_rope a;
+    const struct rows *rows;
+    const int32_t *row_seq; /* sequence of each row */
+};
+
+/* 16 rows, as far as they are neighbours in one page together. */
+static void cpu_rope_task(void *arg, int task, int worker)
+{
+    const struct cpu_rope *t = arg;
+    const int32_t *pos = t->rows->pos;
+    int r = task * 16, end = t->rows->n - r < 16 ? t->rows->n : r + 16;
+
+    (void)worker;
+    while (r < end) {
+        int seq = t->row_seq[r], page = pos[r] / PLAN_KV_BLOCK, n = 1;
+        while (r + n < end && t->row_seq[r + n] == seq && pos[r + n] == pos[r] + n &&
+               pos[r + n] / PLAN_KV_BLOCK == page) {
+            n++;
+        }
+        t->k->rope_rows(&t->a, t->rows->seq[seq].pages[page], r, n);
+        r += n;
+    }
+}
+
 void cpu_rope_kv(struct device *d, const struct tensor *qkv, const struct norm *q_norm,
                  const struct norm *k_norm, const struct tensor *cos, const struct tensor *sin,
                  const struct attn_shape *s, const struct rows *rows, struct kv_store *kv,
                  int layer, struct tensor *q)
 {
-    struct cpu_rope t;
-    memset(&t, 0, sizeof t);
-    t.k = &cpu_of(d)->k;
-    t.qkv = qkv;
-    t.qn = q_norm;
-    t.kn = k_norm;
-    t.cos = cos;
-    t.sin = sin;
-    t.s = s;
-    t.rows = rows;
-    t.kv = kv;
-    t.layer = layer;
-    t.q = q;
-    t.row_seq = cpu_row_seq(d, rows);
-    cpu_each_row(d, rows->n, 16, cpu_rope_row, &t);
+    struct cpu_rope t = {&cpu_of(d)->k,
+                         {qkv->data, qkv->ld, cos->data, sin->data, cos->ld, q_norm, k_norm, s,
+                          rows->pos, kv, layer, q->data, q->ld},
+                         rows,
+                         cpu_row_seq(d, rows)};
+    ASSERT(cos->ld == sin->ld && s->head_dim <= KERN_MAX_HEAD);
+    pool_run(d->pool, cpu_rope_task, &t, ceil_div(rows->n, 16));
 }
+
+struct cpu_rope_bwd {
+    const struct kern *k;
+    const struct tensor *qkv, *cos, *sin;
+    const struct norm *qn, *kn; /* each or NULL */
+    const struct attn_shape *s;
+    const int32_t *pos;
+    const struct tensor *dq, *dkv, *dqkv;
+    float *dn; /* (rows, heads + kv, d) norm gradients of each row, or NULL */
+};
 
 static void cpu_rope_bwd_row(const void *arg, int r)
 {
-    const struct cpu_rope *t = arg;
+    const struct cpu_rope_bwd *t = arg;
     int d = t->s->head_dim, nh = t->s->n_heads, nkv = t->s->n_kv_heads;
-    int pos = t->rows->pos[r];
+    int pos = t->pos[r];
     const uint16_t *x = ROW16(t->qkv, r);
     const float *c = ROW32(t->cos, pos), *s = ROW32(t->sin, pos);
     const float *dq = ROW32(t->dq, r), *dkv = ROW32(t->dkv, r);
     uint16_t *out = ROW16(t->dqkv, r);
-    float dx[512], *dn = t->dn ? t->dn + (size_t)r * (size_t)((nh + nkv) * d) : NULL;
+    float dx[KERN_MAX_HEAD], *dn = t->dn ? t->dn + (size_t)r * (size_t)((nh + nkv) * d) : NULL;
 
     for (int h = 0; h < nh + nkv; h++) {
         t->k->rope_head_bwd(h < nh ? dq + h * d : dkv + (h - nh) * d, x + h * d,
@@ -140,21 +129,10 @@ void cpu_rope_kv_bwd(struct device *d, const struct tensor *dq, const struct ten
                      struct tensor *grad_qn, struct tensor *grad_kn)
 {
     struct cpu *c = cpu_of(d);
-    struct cpu_rope t;
+    struct cpu_rope_bwd t = {&c->k, qkv,       cos, sin, q_norm, k_norm,
+                             s,     rows->pos, dq,  dkv, dqkv,   NULL};
     int width = (s->n_heads + s->n_kv_heads) * s->head_dim;
 
-    memset(&t, 0, sizeof t);
-    t.k = &c->k;
-    t.qkv = qkv;
-    t.qn = q_norm;
-    t.kn = k_norm;
-    t.cos = cos;
-    t.sin = sin;
-    t.s = s;
-    t.rows = rows;
-    t.dq = dq;
-    t.dkv = dkv;
-    t.dqkv = dqkv;
     if (q_norm || k_norm) {
         t.dn = cpu_grow(&c->shared, sizeof(float) * (size_t)rows->n * (size_t)width);
     }

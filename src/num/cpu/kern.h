@@ -50,6 +50,22 @@ static inline size_t kern_dw_tile(int c, int tb, int ttiles)
     return ((size_t)(c / 32) * (size_t)ttiles + (size_t)tb) * 1024 + (size_t)(c / 16 % 2) * 512;
 }
 
+#define KERN_MAX_HEAD 512 /* dimensions of a head */
+
+struct kern_rope {
+    const uint16_t *qkv; /* (rows, (heads + 2 kv) d) */
+    int64_t ld;
+    const float *cos, *sin; /* (positions, rot / 2) */
+    int64_t ldt;
+    const struct norm *qn, *kn; /* each or NULL */
+    const struct attn_shape *s;
+    const int32_t *pos; /* (rows) */
+    struct kv_store *kv;
+    int layer;
+    uint16_t *q; /* (rows, heads d) */
+    int64_t ldq;
+};
+
 struct kern_attn {
     const uint16_t *q; /* (rows, heads d) bf16 */
     int64_t ldq;
@@ -123,9 +139,9 @@ struct kern {
      * summed over rows [r0, r1). */
     int (*heads_dw)(const float *dn, int64_t ld, int n, int d, int r0, int r1, int64_t *grad,
                     float scale);
-    /* One head: optional norm (or NULL), rope. x bf16 (d) -> y f32 (d). */
-    void (*rope_head)(const uint16_t *x, const struct norm *norm, const float *cos,
-                      const float *sin, const struct attn_shape *s, float *y);
+    /* Rows [r0, r0 + n), n <= 16, neighbours in one sequence and one page: norms, rope, and keys
+     * and values into the page. */
+    void (*rope_rows)(const struct kern_rope *a, int page, int r0, int n);
     /* dy f32 (d) -> dx f32 (d); with a norm also dn (d), the norm weight's gradient of this row. */
     void (*rope_head_bwd)(const float *dy, const uint16_t *x, const struct norm *norm,
                           const float *cos, const float *sin, const struct attn_shape *s, float *dx,

@@ -47,6 +47,7 @@ static inline vf vf_tanh(vf x)
 #include "num/cpu/kern_rows.h"
 
 #include "num/cpu/kern_attn.h"
+#include "num/cpu/kern_rope.h"
 
 #define KERN_TABLE                                                                                 \
     {                                                                                              \
@@ -54,7 +55,7 @@ static inline vf vf_tanh(vf x)
         .pack_dyt = kern_pack_dyt, .pack_xp = kern_pack_xp, .pack_fwd = kern_pack_fwd,             \
         .pack_bwd = kern_pack_bwd, .rmsnorm = kern_rmsnorm, .rmsnorm_bwd = kern_rmsnorm_bwd,       \
         .rmsnorm_dw = kern_rmsnorm_dw, .bias_dw = kern_bias_dw, .heads_dw = kern_heads_dw,         \
-        .rope_head = kern_rope_head, .rope_head_bwd = kern_rope_head_bwd, .attn = kern_attn_fn,    \
+        .rope_rows = kern_rope_rows, .rope_head_bwd = kern_rope_head_bwd, .attn = kern_attn_fn,    \
         .attn_join = kern_attn_join, .attn_bwd = kern_attn_bwd_fn,                                 \
         .attn_bwd_join = kern_attn_bwd_join, .glu = kern_glu, .glu_bwd = kern_glu_bwd,             \
         .scale_row = kern_scale_row, .add_row = kern_add_row, .logits_row = kern_logits_row,       \

@@ -267,7 +267,7 @@ static void kern_dlogits_row(const float *x, int n, int ld, const struct logit_s
 static void kern_to_bf16(const float *x, int n, uint16_t *y)
 {
     for (int i = 0; i < n; i += 16) {
-        vf_storebf(y + i, vf_load(x + i));
+        vf_storebf_any(y + i, vf_load(x + i));
     }
 }
 

@@ -59,6 +59,7 @@ static inline void vf_storebf(uint16_t *p, vf x)
     __m256i r = _mm256_packus_epi32(vf_narrow8(x.a), vf_narrow8(x.b));
     _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(r, 0xd8));
 }
+#define vf_storebf_any vf_storebf /* denormals too */
 /* dtype_join and dtype_split of 16 values. */
 static inline __m256 vf_join8(const uint16_t *hi, const int16_t *rem)
 {

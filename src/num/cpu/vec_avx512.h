@@ -43,9 +43,18 @@ static inline __m256i vf_tobf(vf x)
     r = _mm512_mask_or_epi32(r, nan, u, _mm512_set1_epi32(0x400000));
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(r, 16));
 }
-static inline void vf_storebf(uint16_t *p, vf x)
+static inline void vf_storebf_any(uint16_t *p, vf x)
 {
     _mm256_storeu_si256((__m256i *)p, vf_tobf(x));
+}
+/* Of values that were computed, hence are not denormal: there the instruction rounds alike. */
+static inline void vf_storebf(uint16_t *p, vf x)
+{
+#if defined(__AVX512BF16__)
+    _mm256_storeu_si256((__m256i *)p, (__m256i)_mm512_cvtneps_pbh(x));
+#else
+    _mm256_storeu_si256((__m256i *)p, vf_tobf(x));
+#endif
 }
 /* dtype_join and dtype_split of 16 values. */
 static inline vf vf_join(const uint16_t *hi, const int16_t *rem)

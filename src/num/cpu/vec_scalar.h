@@ -47,6 +47,7 @@ static inline void vf_storebf(uint16_t *p, vf a)
 {
     VEC_EACH p[i_] = dtype_to_bf16(a.v[i_]);
 }
+#define vf_storebf_any vf_storebf /* denormals too */
 /* Even and odd members of 16 interleaved bf16 pairs. */
 static inline void vf_loadpairs(const uint16_t *p, vf *even, vf *odd)
 {
