@@ -38,6 +38,23 @@ double proc_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+long proc_raise_files(long want)
+{
+    struct rlimit r;
+    rlim_t most = (rlim_t)(want > 0 ? want : 65536);
+
+    if (getrlimit(RLIMIT_NOFILE, &r)) {
+        return 0;
+    }
+    most = r.rlim_max != RLIM_INFINITY && r.rlim_max < most ? r.rlim_max : most;
+    if (r.rlim_cur < most) {
+        rlim_t before = r.rlim_cur;
+        r.rlim_cur = most;
+        r.rlim_cur = setrlimit(RLIMIT_NOFILE, &r) ? before : most;
+    }
+    return (long)r.rlim_cur;
+}
+
 static void nap_ms(int ms)
 {
     struct timespec t = {0, ms * 1000000L};

@@ -77,4 +77,8 @@ void proc_describe(int status, char *out, size_t n);
 /* Seconds on the monotonic clock, for deadlines. */
 double proc_now(void);
 
+/* Lets this process open as many files as the system lets it have: raises the soft limit to the
+ * hard one, at most to `want` (0: 65536). Returns the limit that holds then. */
+long proc_raise_files(long want);
+
 #endif

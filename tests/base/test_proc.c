@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -329,6 +330,24 @@ static void test_dies_with_parent(void **state)
     close(out[1]);
 }
 
+static void test_raise_files(void **state)
+{
+    struct rlimit was, now;
+    (void)state;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &was), 0);
+    now = was;
+    now.rlim_cur = 100;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &now), 0);
+    assert_int_equal(proc_raise_files(300), 300);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &now), 0);
+    assert_int_equal(now.rlim_cur, 300);
+    assert_int_equal(proc_raise_files(200), 300); /* never lowered */
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &now), 0);
+    assert_int_equal(now.rlim_cur, 300);
+    assert_true(proc_raise_files(1l << 40) >= 300);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &was), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -342,6 +361,7 @@ int main(void)
         cmocka_unit_test(test_no_pidfd),
         cmocka_unit_test(test_no_fd_leak),
         cmocka_unit_test(test_dies_with_parent),
+        cmocka_unit_test(test_raise_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
