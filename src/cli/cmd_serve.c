@@ -10,6 +10,7 @@
 #include "base/fsio.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/proc.h"
 #include "base/status.h"
 #include "cli/cmd.h"
 #include "cli/genmodel.h"
@@ -21,7 +22,7 @@ struct serve_opts {
     struct genmodel_opts model;
     char *host, *api_key, *name, *chat_template, *cert, *key, *weight_version;
     char *tool_parser, *reasoning_parser;
-    int64_t port, context, max_running, max_queued, chunk, seed, interval, max_body;
+    int64_t port, context, max_running, max_queued, chunk, seed, interval, max_body, kv_tokens;
     double mem_fraction, drain_s, request_s;
 };
 
@@ -54,6 +55,9 @@ static const struct conf_opt serve_table[] = {
      "samples waiting or running; more are answered with 503", O(max_queued), "engine", NULL},
     {"sglang-mem-fraction-static", CONF_FLOAT, NULL, "(0,1)",
      "share of free memory for the key-value cache", O(mem_fraction), "engine", NULL},
+    {"sglang-max-total-tokens", CONF_INT, NULL, "[64,1073741824]",
+     "tokens that the key-value cache has room for, instead of a share of memory", O(kv_tokens),
+     "engine", NULL},
     {"sglang-chunked-prefill-size", CONF_INT, "512", "[1,1048576]",
      "prompt tokens computed in one step", O(chunk), "engine", NULL},
     {"sglang-random-seed", CONF_INT, NULL, "[0,9223372036854775807]",
@@ -118,6 +122,7 @@ static void serve_fill(const struct serve_opts *o, struct api_opts *a)
     a->service.engine.max_running = (int)o->max_running;
     a->service.engine.max_context = o->context == CONF_UNSET ? 0 : (int)o->context;
     a->service.engine.chunk = (int)o->chunk;
+    a->service.engine.kv_tokens = o->kv_tokens == CONF_UNSET ? 0 : o->kv_tokens;
     a->service.engine.mem_fraction = isnan(o->mem_fraction) ? 0.0 : o->mem_fraction;
     a->service.max_queued = (int)o->max_queued;
     a->service.seed = o->seed == CONF_UNSET ? seed : (uint64_t)o->seed;
@@ -188,6 +193,7 @@ int cmd_serve(int argc, char **argv)
     sigaddset(&signals, SIGINT);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
     signal(SIGPIPE, SIG_IGN);
+    proc_raise_files(0); /* one for each connection */
     if (rc == STATUS_OK) {
         rc = serve_check(&o, &e);
     }

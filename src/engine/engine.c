@@ -42,7 +42,9 @@ static int64_t engine_page_count(const struct weights *w, const struct engine_op
     int64_t memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     int64_t pages = (int64_t)engine_blocks(o->max_context) * o->max_running + 1;
 
-    if (o->kv_bytes > 0) {
+    if (o->kv_tokens > 0) {
+        pages = o->kv_tokens / PLAN_KV_BLOCK;
+    } else if (o->kv_bytes > 0) {
         pages = o->kv_bytes / page;
     } else if (o->mem_fraction > 0.0) {
         int64_t left = mem_available();

@@ -32,8 +32,9 @@ struct engine_opts {
     int max_context;     /* tokens of prompt and response; 0 takes the model's */
     int64_t kv_bytes;    /* memory for pages, which also bounds the longest sample; 0 takes what
                             max_running samples of max_context need, up to half of the machine's */
+    int64_t kv_tokens;   /* the same in tokens, rounded down to pages; counts before kv_bytes */
     int chunk;           /* prompt rows computed per step; 0 takes 512 */
-    double mem_fraction; /* without kv_bytes: the pages take this share of the memory that is free
+    double mem_fraction; /* without those: the pages take this share of the memory that is free
                             now; 0: as kv_bytes says */
 };
 

@@ -204,11 +204,12 @@ void control_server_info(void *arg, struct http_req *r)
     int context = service_context(a->service);
 
     service_get_stats(a->service, &st);
-    state = json_pack("[{s:f,s:i,s:i,s:i,s:{s:I,s:I}}]", "last_gen_throughput", st.tokens_per_s,
-                      "num_running_reqs", st.engine.running, "num_waiting_reqs", st.engine.waiting,
-                      "effective_max_running_requests_per_dp", a->o.service.engine.max_running,
-                      "memory_usage", "resident", (json_int_t)mem_resident(), "peak",
-                      (json_int_t)mem_peak());
+    state = json_pack(
+        "[{s:f,s:i,s:i,s:i,s:{s:I,s:I},s:{s:i,s:i,s:i}}]", "last_gen_throughput", st.tokens_per_s,
+        "num_running_reqs", st.engine.running, "num_waiting_reqs", st.engine.waiting,
+        "effective_max_running_requests_per_dp", a->o.service.engine.max_running, "memory_usage",
+        "resident", (json_int_t)mem_resident(), "peak", (json_int_t)mem_peak(), "kv_pages", "total",
+        st.engine.pages, "free", st.engine.pages_free, "cached", st.engine.pages_cached);
     more = json_pack("{s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:i,s:s,s:s,s:s,s:b,s:o}", "model_path",
                      a->m.path, "tokenizer_path", a->m.path, "served_model_name", a->m.name,
                      "context_length", context, "max_total_num_tokens", st.engine.pages * 64,
@@ -728,6 +729,16 @@ void control_metrics(void *arg, struct http_req *r)
                    st.engine.running);
     control_metric(&b, a, "num_queue_reqs", "gauge", "Samples that wait.", st.engine.waiting);
     control_metric(&b, a, "num_used_tokens", "gauge", "Tokens' room in use.", used * 64);
+    control_metric(&b, a, "kv_pages", "gauge", "Pages of the key-value cache.", st.engine.pages);
+    control_metric(&b, a, "kv_pages_free", "gauge", "Pages that hold nothing.",
+                   st.engine.pages_free);
+    control_metric(&b, a, "kv_pages_cached", "gauge", "Pages that only the prefix cache holds.",
+                   st.engine.pages_cached);
+    control_metric(&b, a, "prompt_rows_total", "counter",
+                   "Rows computed to read tokens, those that gave a new token left out.",
+                   (double)st.engine.prompt_rows);
+    control_metric(&b, a, "decode_rows_total", "counter", "Rows computed that gave a new token.",
+                   (double)st.engine.decode_rows);
     control_metric(&b, a, "token_usage", "gauge", "Share of the key-value cache in use.",
                    used / pages);
     control_metric(&b, a, "gen_throughput", "gauge", "New tokens a second.", st.tokens_per_s);

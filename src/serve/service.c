@@ -15,6 +15,7 @@
 #include "base/mem.h"
 #include "base/proc.h"
 #include "model/weights.h"
+#include "num/plan.h"
 
 #define SERVICE_MAX_TEXT (64u << 20) /* bytes of a response */
 #define SERVICE_LABELS   16          /* versions whose names are remembered */
@@ -623,6 +624,18 @@ static void *service_loop(void *arg)
     return NULL;
 }
 
+/* What has no room in the cache is no part of the context: a request that names no length must
+ * not be refused for what nobody asked for. */
+static void service_fit_context(struct service *s)
+{
+    struct engine_stats g;
+
+    engine_get_stats(s->engine, &g);
+    if (s->context / PLAN_KV_BLOCK >= g.pages) {
+        s->context = g.pages * PLAN_KV_BLOCK;
+    }
+}
+
 int service_open(const struct service_model *m, const struct service_opts *o, struct service **out,
                  struct err *e)
 {
@@ -644,6 +657,7 @@ int service_open(const struct service_model *m, const struct service_opts *o, st
         mem_free(s);
         return rc;
     }
+    service_fit_context(s);
     pthread_mutex_init(&s->mu, NULL);
     pthread_cond_init(&s->wake, NULL);
     service_publish(s);
