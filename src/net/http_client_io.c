@@ -256,6 +256,7 @@ static void set_options(struct http_client_call *k)
     curl_easy_setopt(h, CURLOPT_USERAGENT, "miles/" MILES_VERSION);
     curl_easy_setopt(h, CURLOPT_TCP_KEEPALIVE, 1L);
     curl_easy_setopt(h, CURLOPT_MAXAGE_CONN, (long)CONN_AGE_S);
+    curl_easy_setopt(h, CURLOPT_FRESH_CONNECT, (long)k->fresh);
     curl_easy_setopt(h, CURLOPT_HTTPHEADER, k->headers);
     curl_easy_setopt(h, CURLOPT_HEADERFUNCTION, on_header);
     curl_easy_setopt(h, CURLOPT_HEADERDATA, k);
