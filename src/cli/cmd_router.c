@@ -1,0 +1,251 @@
+/* `miles router`: one address in front of many servers, until SIGTERM or SIGINT. The signals are
+ * taken by this thread alone; all others are started with them blocked. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/conf.h"
+#include "base/log.h"
+#include "base/proc.h"
+#include "base/status.h"
+#include "cli/cmd.h"
+#include "serve/router.h"
+
+struct route_opts {
+    char *host, *api_key, *cert, *key, *worker_key, *ca, *health_path;
+    struct conf_strs urls;
+    int policy, assign, no_retries, no_checks, no_breaker, log_level;
+    int64_t port, balance_abs, tree, payload, running, queue, retries;
+    int64_t health_failures, health_successes, cb_failures, cb_successes;
+    double cache_threshold, balance_rel, idle_s, startup_s, startup_check_s, request_s, connect_s;
+    double grace_s, queue_s, backoff_ms, backoff_max_ms, backoff_factor, jitter;
+    double check_s, check_timeout_s, cb_open_s, cb_window_s;
+};
+
+#define O(f)    offsetof(struct route_opts, f)
+#define SECONDS "(0,1e9]"
+#define COUNT   "[1,1000000]"
+static const struct conf_opt route_table[] = {
+    {"host", CONF_STR, "127.0.0.1", NULL, "address to listen on", O(host), "network", NULL},
+    {"port", CONF_INT, "30000", "[0,65535]", "0 picks a free one", O(port), "network", NULL},
+    {"api-key", CONF_STR, NULL, NULL,
+     "asked for as `Authorization: Bearer KEY`, but for health and metrics", O(api_key), "network",
+     NULL},
+    {"ssl-certfile", CONF_STR, NULL, NULL, "PEM certificate: TLS, together with --ssl-keyfile",
+     O(cert), "network", NULL},
+    {"ssl-keyfile", CONF_STR, NULL, NULL, "PEM key", O(key), "network", NULL},
+    {"router-max-payload-size", CONF_INT, "536870912", "[1024,17179869184]",
+     "largest request in bytes", O(payload), "network", NULL},
+    {"router-request-timeout-secs", CONF_FLOAT, "1800", SECONDS,
+     "a request may take so long, retries included", O(request_s), "network", NULL},
+    {"router-connect-timeout-secs", CONF_FLOAT, "10", SECONDS, "to connect to a worker",
+     O(connect_s), "network", NULL},
+    {"router-shutdown-grace-period-secs", CONF_FLOAT, "180", "[0,1e9]",
+     "after SIGTERM, running requests may take so long", O(grace_s), "network", NULL},
+    {"router-max-concurrent-requests", CONF_INT, "-1", "[-1,1000000]",
+     "requests forwarded at once; -1: no limit", O(running), "network", NULL},
+    {"router-queue-size", CONF_INT, "100", "[0,1000000]",
+     "requests that wait beyond that limit; more are answered with 429", O(queue), "network", NULL},
+    {"router-queue-timeout-secs", CONF_FLOAT, "60", SECONDS, "they wait so long at most, then 408",
+     O(queue_s), "network", NULL},
+    {"router-log-level", CONF_CHOICE, "info", "debug|info|warn|error", "lines from here on",
+     O(log_level), "network", NULL},
+    {"worker-urls", CONF_STRS, NULL, NULL, "servers to begin with; /add_worker adds more", O(urls),
+     "workers", NULL},
+    {"router-api-key", CONF_STR, NULL, NULL,
+     "key that the workers ask for; unset: the client's is passed on", O(worker_key), "workers",
+     NULL},
+    {"router-ca-cert-path", CONF_STR, NULL, NULL,
+     "PEM certificates for workers with https; unset: the system's", O(ca), "workers", NULL},
+    {"router-worker-startup-timeout-secs", CONF_FLOAT, "1800", SECONDS,
+     "a worker that is not healthy by then is removed", O(startup_s), "workers", NULL},
+    {"router-worker-startup-check-interval", CONF_FLOAT, "1", SECONDS,
+     "seconds between checks until then", O(startup_check_s), "workers", NULL},
+    {"router-policy", CONF_CHOICE, "cache_aware", ROUTER_POLICY_CHOICES,
+     "which worker gets a request", O(policy), "policy", NULL},
+    {"router-cache-threshold", CONF_FLOAT, "0.3", "[0,1]",
+     "cache_aware: share of a prompt that must be known at a worker", O(cache_threshold), "policy",
+     NULL},
+    {"router-balance-abs-threshold", CONF_INT, "64", "[0,1000000]",
+     "loads further apart than this, and", O(balance_abs), "policy", NULL},
+    {"router-balance-rel-threshold", CONF_FLOAT, "1.5", "[1,1e9]",
+     "by more than this factor, are balanced first", O(balance_rel), "policy", NULL},
+    {"router-max-tree-size", CONF_INT, "67108864", "[128,68719476736]",
+     "cache_aware: bytes of prompts remembered", O(tree), "policy", NULL},
+    {"router-assignment-mode", CONF_CHOICE, "random", "random|min_load|min_group",
+     "manual: where a new session goes", O(assign), "policy", NULL},
+    {"router-max-idle-secs", CONF_FLOAT, "14400", SECONDS,
+     "manual: a session not seen for so long is forgotten", O(idle_s), "policy", NULL},
+    {"router-retry-max-retries", CONF_INT, "5", "[0,1000]",
+     "times a request that can be repeated is sent again", O(retries), "retries", NULL},
+    {"router-retry-initial-backoff-ms", CONF_FLOAT, "50", "[0,1e9]", "first pause", O(backoff_ms),
+     "retries", NULL},
+    {"router-retry-max-backoff-ms", CONF_FLOAT, "30000", "[0,1e9]", "longest pause",
+     O(backoff_max_ms), "retries", NULL},
+    {"router-retry-backoff-multiplier", CONF_FLOAT, "1.5", "[1,1000]", "from one pause to the next",
+     O(backoff_factor), "retries", NULL},
+    {"router-retry-jitter-factor", CONF_FLOAT, "0.2", "[0,1]", "pauses vary by this share",
+     O(jitter), "retries", NULL},
+    {"router-disable-retries", CONF_SWITCH, NULL, NULL, "every request is sent once", O(no_retries),
+     "retries", NULL},
+    {"router-health-check-endpoint", CONF_STR, "/health", NULL, "path of the workers",
+     O(health_path), "health", NULL},
+    {"router-health-check-interval-secs", CONF_FLOAT, "60", SECONDS, "between two checks",
+     O(check_s), "health", NULL},
+    {"router-health-check-timeout-secs", CONF_FLOAT, "5", SECONDS, "for the answer",
+     O(check_timeout_s), "health", NULL},
+    {"router-health-failure-threshold", CONF_INT, "3", COUNT,
+     "failed checks in a row that take a worker out", O(health_failures), "health", NULL},
+    {"router-health-success-threshold", CONF_INT, "2", COUNT,
+     "good checks in a row that take it back", O(health_successes), "health", NULL},
+    {"router-disable-health-check", CONF_SWITCH, NULL, NULL, "workers are taken for healthy",
+     O(no_checks), "health", NULL},
+    {"router-cb-failure-threshold", CONF_INT, "10", COUNT,
+     "failed requests in a row that open a worker's circuit breaker", O(cb_failures),
+     "circuit breaker", NULL},
+    {"router-cb-success-threshold", CONF_INT, "3", COUNT, "good ones that close it again",
+     O(cb_successes), "circuit breaker", NULL},
+    {"router-cb-timeout-duration-secs", CONF_FLOAT, "60", SECONDS,
+     "open for so long, then a few requests try", O(cb_open_s), "circuit breaker", NULL},
+    {"router-cb-window-duration-secs", CONF_FLOAT, "120", SECONDS,
+     "failures further apart do not count together", O(cb_window_s), "circuit breaker", NULL},
+    {"router-disable-circuit-breaker", CONF_SWITCH, NULL, NULL, "it never opens", O(no_breaker),
+     "circuit breaker", NULL},
+    {0}};
+
+/* Of SGLang's router, and not done here. */
+static const struct conf_known route_known[] = {
+    {"router-eviction-interval-secs", CONF_INT, "60"}, /* what is old goes when room is needed */
+    {"router-bucket-adjust-interval-secs", CONF_INT, "5"},
+    {"router-dp-aware", CONF_SWITCH, NULL},
+    {"router-enable-igw", CONF_SWITCH, NULL},
+    {"router-mini-lb", CONF_SWITCH, NULL},
+    {"router-pd-disaggregation", CONF_SWITCH, NULL},
+    {"router-service-discovery", CONF_SWITCH, NULL},
+    {"router-*", CONF_STRS, NULL},
+    {0}};
+
+static void route_fill(const struct route_opts *o, struct router_opts *r, int files)
+{
+    memset(r, 0, sizeof *r);
+    r->http.host = o->host;
+    r->http.port = (int)o->port;
+    r->http.keys = o->api_key ? (const char *const *)&o->api_key : NULL;
+    r->http.nkeys = o->api_key != NULL;
+    r->http.cert_file = o->cert;
+    r->http.key_file = o->key;
+    r->http.max_body = (size_t)o->payload;
+    r->http.max_bodies =
+        (size_t)o->payload > (size_t)1 << 30 ? (size_t)o->payload : (size_t)1 << 30;
+    r->http.request_s = o->request_s + o->queue_s + 5;
+    /* Each needs one descriptor here and one towards a worker. */
+    r->http.max_connections = files > 2048 ? (files - 512) / 2 : files / 2;
+    r->http.max_connections = r->http.max_connections < 32768 ? r->http.max_connections : 32768;
+    r->worker = (struct router_worker_opts){.no_checks = o->no_checks,
+                                            .health_failures = (int)o->health_failures,
+                                            .health_successes = (int)o->health_successes,
+                                            .check_s = o->check_s,
+                                            .startup_check_s = o->startup_check_s,
+                                            .startup_s = o->startup_s,
+                                            .no_breaker = o->no_breaker,
+                                            .cb_failures = (int)o->cb_failures,
+                                            .cb_successes = (int)o->cb_successes,
+                                            .cb_open_s = o->cb_open_s,
+                                            .cb_window_s = o->cb_window_s};
+    r->policy = (struct router_policy_opts){.kind = (enum router_policy_kind)o->policy,
+                                            .assign = (enum router_policy_assign)o->assign,
+                                            .cache_threshold = o->cache_threshold,
+                                            .balance_rel = o->balance_rel,
+                                            .balance_abs = o->balance_abs,
+                                            .max_bytes = (size_t)o->tree,
+                                            .max_idle_s = o->idle_s};
+    r->urls = (const char *const *)o->urls.v;
+    r->nurls = (int)o->urls.n;
+    r->worker_key = o->worker_key;
+    r->health_path = o->health_path;
+    r->ca_file = o->ca;
+    r->check_timeout_s = o->check_timeout_s;
+    r->connect_s = o->connect_s;
+    r->request_s = o->request_s;
+    r->max_running = (int)o->running;
+    r->queue_size = (int)o->queue;
+    r->queue_s = o->queue_s;
+    r->max_retries = o->no_retries ? 0 : (int)o->retries;
+    r->backoff_s = o->backoff_ms * 1e-3;
+    r->backoff_max_s = o->backoff_max_ms * 1e-3;
+    r->backoff_factor = o->backoff_factor;
+    r->jitter = o->jitter;
+}
+
+/* Routes until a signal says otherwise. */
+static int route_run(const struct route_opts *o, const json_t *args, const sigset_t *signals,
+                     struct err *e)
+{
+    struct router_opts ro;
+    struct router *rt = NULL;
+    int sig = 0, rc;
+
+    route_fill(o, &ro, proc_raise_files());
+    ro.args = args;
+    if (getrandom(&ro.policy.seed, sizeof ro.policy.seed, 0) != sizeof ro.policy.seed) {
+        log_warn(ROUTER, "the system gave no random seed: 0 is taken");
+        ro.policy.seed = 0;
+    }
+    rc = router_start(&ro, &rt, e);
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    printf("ready url=%s://%s:%d workers=%d\n", o->cert ? "https" : "http", o->host,
+           router_port(rt), ro.nurls);
+    fflush(stdout);
+    sigwait(signals, &sig);
+    log_info(ROUTER, "signal %d: finishing what runs", sig);
+    signal(SIGINT, SIG_DFL); /* a second one ends the program at once */
+    signal(SIGTERM, SIG_DFL);
+    pthread_sigmask(SIG_UNBLOCK, signals, NULL);
+    if (router_drain(rt, o->grace_s) != STATUS_OK) {
+        log_warn(ROUTER, "requests were cut after %g seconds", o->grace_s);
+    }
+    router_stop(rt);
+    return STATUS_OK;
+}
+
+int cmd_router(int argc, char **argv)
+{
+    struct route_opts o;
+    struct err e = {0};
+    struct conf *c = conf_new();
+    json_t *args;
+    sigset_t signals;
+    int rc;
+
+    conf_add(c, route_table, &o);
+    conf_add_known(c, route_known);
+    rc = conf_parse(c, argc - 1, argv + 1, &e);
+    if (rc == STATUS_END) {
+        cmd_help("miles router --worker-urls URL ... [--flag value ...]", c);
+        conf_free(c);
+        return CMD_OK;
+    }
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &signals, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    if (rc == STATUS_OK && *o.health_path != '/') {
+        rc = ERR(&e, STATUS_INPUT, "--router-health-check-endpoint must begin with /");
+    }
+    if (rc == STATUS_OK) {
+        log_set_level((enum log_level)o.log_level);
+        args = conf_dump_json(c);
+        json_object_del(args, "api_key");
+        json_object_del(args, "router_api_key");
+        json_object_del(args, "ssl_keyfile");
+        rc = route_run(&o, args, &signals, &e);
+        json_decref(args);
+    }
+    conf_free(c);
+    return rc == STATUS_OK ? CMD_OK : cmd_fail(rc, &e);
+}
