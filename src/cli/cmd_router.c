@@ -187,7 +187,7 @@ static int route_run(const struct route_opts *o, const json_t *args, const sigse
     struct router *rt = NULL;
     int sig = 0, rc;
 
-    route_fill(o, &ro, proc_raise_files());
+    route_fill(o, &ro, proc_raise_files(0));
     ro.args = args;
     if (getrandom(&ro.policy.seed, sizeof ro.policy.seed, 0) != sizeof ro.policy.seed) {
         log_warn(ROUTER, "the system gave no random seed: 0 is taken");
