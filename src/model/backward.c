@@ -210,6 +210,7 @@ static void backward_output(struct backward *b, const struct backward_req *r)
         op->linear_dw(d, &dl, &x, &leaves, grad_of(b, f->w->lm_head.w));
         l = end;
     }
+    device_settle(grad_of(b, f->w->lm_head.w)); /* embed_bwd may add to it, with no leaf too */
 }
 
 /* dy = the gradient of a linear layer's output, from dh behind the residual and, when the model has
