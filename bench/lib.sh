@@ -77,6 +77,23 @@ lib_work() {
     fi
 }
 
+# lib_serve ARGS...: starts `miles serve` on a free port with $MODEL and waits until it is ready. Sets SERVER, its
+# process, and URL. It ends with the script. Needs lib_work.
+lib_serve() {
+    "$MILES" serve --hf-checkpoint "$MODEL" --port 0 "$@" >"$WORK/serve.out" 2>"$WORK/serve.err" &
+    SERVER=$!
+    trap 'kill -9 $SERVER 2>/dev/null || true; [ "${MILES_KEEP:-0}" = 1 ] || rm -rf "$WORK"' EXIT
+    URL=
+    for _ in $(seq 1200); do
+        URL=$(sed -n 's/^ready url=\([^ ]*\) .*/\1/p' "$WORK/serve.out")
+        [ -z "$URL" ] || return 0
+        kill -0 $SERVER 2>/dev/null || break
+        sleep 0.1
+    done
+    cat "$WORK/serve.err" >&2
+    lib_die "miles serve does not start"
+}
+
 # lib_train RUN_DIR ARGS...: one training run with its run folder at RUN_DIR. The log is kept beside
 # it as RUN_DIR.log and shown when the run fails.
 lib_train() {
