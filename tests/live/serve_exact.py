@@ -265,7 +265,7 @@ def start(chunk, running, threads, room, seed):
 
 
 async def alone(asks):
-    server = start(512, 256, 2, None, 1)
+    server = start(512, 256, 1, None, 1)
     client = aclient.Client(server.url)
     want = []
     for a in asks:
