@@ -70,19 +70,46 @@ lib_data() {
 # Sets WORK, an empty folder that is gone when the script ends.
 lib_work() {
     WORK=$(mktemp -d "${TMPDIR:-/tmp}/miles-${0##*/}.XXXXXX")
+    trap lib_leave EXIT
     if [ "${MILES_KEEP:-0}" = 1 ]; then
         lib_say "work folder: $WORK"
-    else
-        trap 'rm -rf "$WORK"' EXIT
     fi
 }
 
-# lib_serve ARGS...: starts `miles serve` on a free port with $MODEL and waits until it is ready. Sets SERVER, its
-# process, and URL. It ends with the script. Needs lib_work.
+# Processes that must not outlive the script: lib_ends PID.
+LIB_PIDS=()
+lib_ends() {
+    LIB_PIDS+=("$1")
+}
+
+lib_leave() {
+    local pid
+    for pid in ${LIB_PIDS[@]+"${LIB_PIDS[@]}"}; do
+        lib_end "$pid"
+    done
+    [ "${MILES_KEEP:-0}" = 1 ] || rm -rf "$WORK"
+}
+
+# lib_end PID: asks a process to end, and ends it when it has not after ten seconds. One that leads a
+# process group takes its children with it.
+lib_end() {
+    local to=$1
+    ! kill -0 -- "-$1" 2>/dev/null || to=-$1
+    kill -TERM -- "$to" 2>/dev/null || return 0
+    for _ in $(seq 100); do
+        kill -0 -- "$to" 2>/dev/null || return 0
+        sleep 0.1
+    done
+    kill -KILL -- "$to" 2>/dev/null || true
+}
+
+# lib_serve ARGS...: `miles serve` of $MODEL on a free port, in the background until the script ends.
+# Sets SERVER, its process, and URL. Needs lib_binary, lib_model and lib_work.
 lib_serve() {
+    : >"$WORK/serve.out"
     "$MILES" serve --hf-checkpoint "$MODEL" --port 0 "$@" >"$WORK/serve.out" 2>"$WORK/serve.err" &
     SERVER=$!
-    trap 'kill -9 $SERVER 2>/dev/null || true; [ "${MILES_KEEP:-0}" = 1 ] || rm -rf "$WORK"' EXIT
+    lib_ends $SERVER
     URL=
     for _ in $(seq 1200); do
         URL=$(sed -n 's/^ready url=\([^ ]*\) .*/\1/p' "$WORK/serve.out")
@@ -92,6 +119,31 @@ lib_serve() {
     done
     cat "$WORK/serve.err" >&2
     lib_die "miles serve does not start"
+}
+
+# lib_sglang ARGS...: a live SGLang that serves $MODEL on CPU, on a free port, in the background until
+# the script ends. Sets SGLANG, its process, and SGLANG_URL. It takes a minute or two to start. Needs
+# lib_model and lib_work; installs SGLang when it is absent.
+lib_sglang() {
+    local venv=$CACHE/sglang port
+    "$ROOT/tools/setup.sh" sglang >&2
+    port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+    SGLANG_URL=http://127.0.0.1:$port
+    # In a process group of its own, because its processes do not all end with the first.
+    LD_LIBRARY_PATH=$venv/cuda-stub${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} PATH=$venv/bin:$PATH \
+        HF_HUB_OFFLINE=1 SGLANG_USE_CPU_ENGINE=1 setsid "$venv/bin/python" -m sglang.launch_server \
+        --model-path "$MODEL" --device cpu --host 127.0.0.1 --port "$port" --dtype bfloat16 \
+        --attention-backend torch_native --sampling-backend pytorch --disable-overlap-schedule \
+        --disable-radix-cache --skip-server-warmup --max-total-tokens 65536 "$@" >"$WORK/sglang.log" 2>&1 &
+    SGLANG=$!
+    lib_ends $SGLANG
+    for _ in $(seq 600); do
+        ! curl -sf -m 30 "$SGLANG_URL/health" >/dev/null || return 0
+        kill -0 $SGLANG 2>/dev/null || break
+        sleep 1
+    done
+    tail -n 40 "$WORK/sglang.log" >&2
+    lib_die "SGLang does not start"
 }
 
 # lib_train RUN_DIR ARGS...: one training run with its run folder at RUN_DIR. The log is kept beside

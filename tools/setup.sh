@@ -6,6 +6,8 @@
 #                               the last line printed is its folder
 #     tools/setup.sh onednn     the library that `miles bench` compares with, into onednn/ of the cache;
 #                               the last line printed is its file
+#     tools/setup.sh sglang     a venv with the packages of tools/sglang.txt that serves on CPU, and the
+#                               stub of CUDA's driver library that it wants; prints its folder
 #
 # The venv is ${MILES_ORACLES}, by default oracles/ in ${MILES_CACHE}, by default ~/.cache/miles.
 # Building and running miles needs only `build`; the others are for tests and benchmarks.
@@ -14,6 +16,8 @@ set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 ORACLES=${MILES_ORACLES:-${MILES_CACHE:-$HOME/.cache/miles}/oracles}
 PINS=$ROOT/tools/oracles.txt
+SGLANG=${MILES_CACHE:-$HOME/.cache/miles}/sglang
+SGLANG_PINS=$ROOT/tools/sglang.txt
 ONEDNN=${MILES_CACHE:-$HOME/.cache/miles}/onednn/lib/libdnnl.so.3
 # The newest packaged build of oneDNN (3.6.2) with OpenMP threads that needs nothing else: it lies in
 # this wheel. The packages named onednn are built for SYCL and have no CPU engine without OpenCL.
@@ -85,9 +89,9 @@ setup_build() {
     echo "build tools are installed"
 }
 
-# True when the venv has every pinned package in its pinned version.
-oracles_ready() {
-    [ -x "$ORACLES/bin/python" ] && "$ORACLES/bin/python" - "$PINS" <<'PY'
+# venv_ready VENV PINS: true when the venv has every pinned package in its pinned version.
+venv_ready() {
+    [ -x "$1/bin/python" ] && "$1/bin/python" - "$2" <<'PY'
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
@@ -102,20 +106,55 @@ for line in open(sys.argv[1]):
 PY
 }
 
-setup_oracles() {
-    if ! oracles_ready; then
-        if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
-            apt_install python3-venv
-        fi
-        # A venv without a working pip was interrupted while it was made.
-        if ! "$ORACLES/bin/python" -m pip --version >/dev/null 2>&1; then
-            python3 -m venv --clear "$ORACLES" >&2
-        fi
-        retry "$ORACLES/bin/python" -m pip install -q -r "$PINS" >&2 ||
-            die "pip could not install the packages of $PINS"
-        oracles_ready || die "$ORACLES does not have the versions of $PINS"
+# venv_install VENV PINS PIP_OPTION...: makes the venv have them.
+venv_install() {
+    local venv=$1 pins=$2
+    shift 2
+    if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+        apt_install python3-venv
     fi
+    # A venv without a working pip was interrupted while it was made.
+    if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+        python3 -m venv --clear "$venv" >&2
+    fi
+    retry "$venv/bin/python" -m pip install -q "$@" -r "$pins" >&2 ||
+        die "pip could not install the packages of $pins"
+    venv_ready "$venv" "$pins" || die "$venv does not have the versions of $pins"
+}
+
+setup_oracles() {
+    venv_ready "$ORACLES" "$PINS" || venv_install "$ORACLES" "$PINS"
     echo "$ORACLES"
+}
+
+# SGLang's kernels are linked with libcuda.so.1, which comes with the driver of a GPU. Where there is
+# none, a library serves that has the functions they name, each of which answers
+# CUDA_ERROR_STUB_LIBRARY, as the stub of the CUDA toolkit does.
+sglang_stub() {
+    local dir=$SGLANG/cuda-stub tmp so
+    [ ! -f "$dir/libcuda.so.1" ] || return 0
+    command -v cc >/dev/null && command -v readelf >/dev/null || apt_install build-essential
+    tmp=$(mktemp -d)
+    # shellcheck disable=SC2064
+    trap "rm -rf '$tmp'" EXIT
+    printf '%s\n' cuInit cuDeviceGetCount cuDriverGetVersion cuGetErrorString cuGetErrorName >"$tmp/names"
+    while IFS= read -r -d '' so; do
+        if readelf -d "$so" 2>/dev/null | grep -q 'NEEDED.*libcuda\.so\.1'; then
+            nm -D --undefined-only "$so" | sed -n 's/.* U \(cu[A-Z][A-Za-z0-9_]*\)$/\1/p' >>"$tmp/names"
+        fi
+    done < <(find "$SGLANG/lib" -name '*.so*' -type f -print0)
+    sort -u "$tmp/names" | sed 's/.*/int &(void) { return 34; }/' >"$tmp/stub.c"
+    mkdir -p "$dir"
+    cc -shared -fPIC -w -Wl,-soname,libcuda.so.1 -o "$tmp/libcuda.so.1" "$tmp/stub.c" ||
+        die "the compiler could not make a libcuda.so.1"
+    mv "$tmp/libcuda.so.1" "$dir/libcuda.so.1"
+}
+
+setup_sglang() {
+    # The pins name every package: without the resolver they are installed as they were tried.
+    venv_ready "$SGLANG" "$SGLANG_PINS" || venv_install "$SGLANG" "$SGLANG_PINS" --no-deps
+    sglang_stub
+    echo "$SGLANG"
 }
 
 setup_onednn() {
@@ -140,8 +179,9 @@ case ${1:-} in
 build) setup_build ;;
 oracles) setup_oracles ;;
 onednn) setup_onednn ;;
+sglang) setup_sglang ;;
 *)
-    echo "usage: tools/setup.sh build|oracles|onednn" >&2
+    echo "usage: tools/setup.sh build|oracles|onednn|sglang" >&2
     exit 2
     ;;
 esac

@@ -14,22 +14,7 @@ lib_python
 lib_work
 
 KEY=live-$$
-"$MILES" serve --hf-checkpoint "$MODEL" --port 0 --api-key "$KEY" --served-model-name smollm2 \
-    >"$WORK/out" 2>"$WORK/err" &
-SERVER=$!
-trap 'kill -9 $SERVER 2>/dev/null || true; rm -rf "$WORK"' EXIT
-
-URL=
-for _ in $(seq 600); do
-    URL=$(sed -n 's/^ready url=\([^ ]*\) .*/\1/p' "$WORK/out")
-    [ -z "$URL" ] || break
-    kill -0 $SERVER 2>/dev/null || {
-        cat "$WORK/err" >&2
-        lib_die "miles serve ended"
-    }
-    sleep 0.1
-done
-[ -n "$URL" ] || lib_die "miles serve is not ready after a minute"
+lib_serve --api-key "$KEY" --served-model-name smollm2
 
 checks=$("$PYTHON" "$ROOT/tests/live/serve_api.py" "$URL" "$KEY" "$MODEL")
 
