@@ -15,6 +15,7 @@
 #include "cli/bench_peer.h"
 #include "cli/bench_prof.h"
 #include "cli/bench_rand.h"
+#include "cli/bench_read.h"
 #include "cli/cmd.h"
 #include "cli/onednn.h"
 #include "model/backward.h"
@@ -265,44 +266,6 @@ static void model_train(struct model *m)
 /* ---- reading memory ----------------------------------------------------------------------------
  */
 
-#define READ_CHUNK ((size_t)256 << 10)
-
-struct model_read {
-    const char *p;
-    size_t n;
-    uint64_t sum[4096]; /* what a task saw: keeps the loads alive */
-};
-
-#if MILES_X86
-typedef uint64_t read_vec __attribute__((vector_size(32), aligned(32)));
-__attribute__((target("avx2")))
-#else
-typedef uint64_t read_vec __attribute__((vector_size(16), aligned(16)));
-#endif
-static uint64_t
-read_sum(const char *p, size_t n)
-{
-    const read_vec *v = (const read_vec *)p;
-    read_vec a = {0}, b = {0}, c = {0}, d = {0};
-    for (size_t i = 0; i + 4 <= n / sizeof *v; i += 4) {
-        a ^= v[i];
-        b ^= v[i + 1];
-        c ^= v[i + 2];
-        d ^= v[i + 3];
-    }
-    a ^= b ^ c ^ d;
-    return a[0] ^ a[1];
-}
-
-static void read_task(void *arg, int task, int worker)
-{
-    struct model_read *r = arg;
-    size_t from = (size_t)task * READ_CHUNK;
-    size_t n = r->n - from < READ_CHUNK ? r->n - from : READ_CHUNK;
-    (void)worker;
-    r->sum[task % 4096] ^= read_sum(r->p + from, n);
-}
-
 /* Bytes of the packed weights that one decode step reads, and the time of reading them plainly. */
 struct model_bytes {
     double bytes, best;
@@ -312,18 +275,14 @@ struct model_bytes {
 
 static void model_read_one(struct model *m, struct model_bytes *b, int i, const struct param *p)
 {
-    static struct model_read r;
-    double t0, t;
-    r.p = p->view.fwd;
-    r.n = p->view.fwd_size;
-    t0 = bench_now();
-    pool_run(m->dev->pool, read_task, &r, (int)((r.n + READ_CHUNK - 1) / READ_CHUNK));
+    double t0 = bench_now(), t;
+    bench_read(m->dev->pool, p->view.fwd, p->view.fwd_size);
     t = bench_now() - t0;
     if (b->rounds == 0 || t < b->part[i]) {
         b->part[i] = t;
     }
     if (b->rounds == 0) {
-        b->bytes += (double)r.n;
+        b->bytes += (double)p->view.fwd_size;
     }
 }
 

@@ -418,7 +418,7 @@ struct prof_line {
     double least, least_bare;                /* shortest call */
 };
 
-#define PROF_LINES 64
+#define PROF_LINES 512
 
 static int prof_same(const struct bench_call *a, const struct bench_call *b)
 {

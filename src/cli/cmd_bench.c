@@ -17,6 +17,8 @@ static const struct {
     {"gemm", bench_gemm, "products of common layers against oneDNN"},
     {"exactness", bench_exactness, "random cases: the same bits on every path"},
     {"model", bench_model, "prefill, training and decode against the bare products or reads"},
+    {"decode", bench_decode,
+     "sampling with 1 to 128 sequences against the bare products and reads"},
 };
 
 #define NBENCHES ((int)(sizeof benches / sizeof benches[0]))
