@@ -7,7 +7,9 @@
 
 static const float *emit_row(const struct engine *g, int which, int row)
 {
-    size_t at = (size_t)row * (size_t)g->w->arch.vocab;
+    size_t at;
+    row -= which ? g->probs_at : 0;
+    at = (size_t)row * (size_t)g->w->arch.vocab;
     if (g->host[which]) {
         return g->host[which] + at;
     }
@@ -59,29 +61,30 @@ static void emit_token(void *arg, int task, int worker)
 {
     struct engine *g = arg;
     struct sampler *sampler = g->samplers[worker];
-    struct engine_sample *s = g->sampled[task];
+    int row = g->probs_at + task;
+    struct engine_sample *s = g->sampled[row];
     const struct engine_group *q = &s->req->q;
-    const float *x = emit_row(g, 0, task), *y = x, *p = emit_row(g, 1, task);
+    const float *x = emit_row(g, 0, row), *y = x, *p = emit_row(g, 1, row);
     int n = s->len - q->ntokens;
     double u =
         rng_uniform(q->key.seed, q->key.stream, q->key.sample + (uint64_t)s->index, 0, (uint32_t)n);
     int32_t stops[ENGINE_MAX_STOP + ARCH_MAX_EOS], t;
     int nstops = emit_stops(g, q, stops);
     struct sampler_past past = {s->tokens + q->ntokens, n, stops, n < q->min_new ? nstops : 0};
-    float max = g->max[task];
+    float max = g->max[row];
 
     if (sampler_adjusts(&q->sampling, &past)) {
         max = sampler_adjust(sampler, &q->sampling, &past, x, g->w->arch.vocab, &y, &p);
     }
     t = sampler_pick(sampler, &q->sampling, y, p, g->w->arch.vocab, max, u);
     s->tokens[s->len++] = t;
-    s->logps[n] = (x[t] - g->max[task]) - g->logz[task];
+    s->logps[n] = (x[t] - g->max[row]) - g->logz[row];
     s->versions[n] = g->version;
     s->mixed[n] = (uint8_t)s->foreign;
     s->got = 1;
     if (q->top) {
         size_t at = ((size_t)s->index * (size_t)q->max_new + (size_t)n) * (size_t)q->top;
-        emit_top(g, sampler, task, q->top, s->req->top_ids + at, s->req->top_logps + at);
+        emit_top(g, sampler, row, q->top, s->req->top_ids + at, s->req->top_logps + at);
     }
     if (emit_is_one(stops, nstops, t)) {
         s->state = ENGINE_DONE;
@@ -99,41 +102,45 @@ static void emit_stats(struct engine *g, int from, int end, float t, const int32
     struct device *d = g->w->dev;
     const struct logit_spec spec = forward_logit_spec(&g->w->arch, t);
     struct tensor x = tensor_rows(&g->logits, from, end - from);
-    struct tensor p = tensor_rows(&g->probs, from, end - from);
     size_t at = (size_t)from * (size_t)g->w->arch.vocab;
 
     d->ops->logp(d, &x, &spec, target, &g->w->vocab_leaves, target ? g->score_logp + from : NULL,
                  g->max + from, g->logz + from, NULL);
     if (exps) {
+        struct tensor p = tensor_rows(&g->probs, from - g->probs_at, end - from);
         d->ops->exps(d, &x, g->max + from, &p);
+        if (g->host[1]) {
+            device_download_f32(&p, g->host[1] +
+                                        (size_t)(from - g->probs_at) * (size_t)g->w->arch.vocab);
+        }
     }
     if (g->host[0]) {
         device_download_f32(&x, g->host[0] + at);
-        if (exps) {
-            device_download_f32(&p, g->host[1] + at);
-        }
     }
 }
 
-/* Rows of one temperature are neighbours when all groups use the same, which is the rule. */
+/* A block of rows at a time, from its statistics to its tokens, while the caches have it. Rows of
+ * one temperature are neighbours when all groups use the same, which is the rule. */
 void emit_tokens(struct engine *g)
 {
-    int from = 0;
-
     if (!g->nsampled) {
         return;
     }
     forward_logits(g->f, g->idx, g->nsampled, &g->logits);
-    while (from < g->nsampled) {
-        float t = g->sampled[from]->req->q.sampling.temperature;
-        int end = from + 1;
-        while (end < g->nsampled && g->sampled[end]->req->q.sampling.temperature == t) {
-            end++;
+    for (g->probs_at = 0; g->probs_at < g->nsampled; g->probs_at += g->probs_rows) {
+        int left = g->nsampled - g->probs_at, from = g->probs_at;
+        int n = left < g->probs_rows ? left : g->probs_rows;
+        while (from < g->probs_at + n) {
+            float t = g->sampled[from]->req->q.sampling.temperature;
+            int end = from + 1;
+            while (end < g->probs_at + n && g->sampled[end]->req->q.sampling.temperature == t) {
+                end++;
+            }
+            emit_stats(g, from, end, t, NULL, t > 0.0f);
+            from = end;
         }
-        emit_stats(g, from, end, t, NULL, t > 0.0f);
-        from = end;
+        pool_run(g->w->dev->pool, emit_token, g, n);
     }
-    pool_run(g->w->dev->pool, emit_token, g, g->nsampled);
 }
 
 static void emit_score(void *arg, int task, int worker)

@@ -26,6 +26,14 @@ static int engine_logit_rows(int running)
     return running < 32 ? 32 : running;
 }
 
+/* Rows of exponentials at a time: few enough to stay in the caches until their tokens are chosen. A
+ * device that hands copies out is asked once. */
+static int engine_probs_rows(const struct weights *w, int running)
+{
+    int n = 4 * pool_size(w->dev->pool);
+    return n < running && !w->dev->mem ? n : running;
+}
+
 /* Bytes of a sample's tokens, log-probs, versions and marks. */
 static size_t engine_text_bytes(int max_context)
 {
@@ -77,7 +85,8 @@ int64_t engine_bytes(const struct weights *w, const struct engine_opts *opts, in
     most = (double)engine_page_count(w, &o);
     pages = pages * running < most ? pages * running : most;
     return forward_bytes(w, running + o.chunk, 0, FORWARD_KEEP_ALL, 0) +
-           2 * device_tensor_bytes(DTYPE_F32, running, w->arch.vocab) +
+           device_tensor_bytes(DTYPE_F32, running, w->arch.vocab) +
+           device_tensor_bytes(DTYPE_F32, engine_probs_rows(w, running), w->arch.vocab) +
            (int64_t)((double)page * pages) + (int64_t)engine_text_bytes(o.max_context) * running;
 }
 
@@ -114,12 +123,12 @@ static int engine_open_logits(struct engine *g, struct err *e)
     int rc = device_tensor(w->dev, &g->logits, DTYPE_F32, (int64_t)n, w->arch.vocab, e);
 
     if (rc == STATUS_OK) {
-        rc = device_tensor(w->dev, &g->probs, DTYPE_F32, (int64_t)n, w->arch.vocab, e);
+        rc = device_tensor(w->dev, &g->probs, DTYPE_F32, g->probs_rows, w->arch.vocab, e);
     }
     if (rc != STATUS_OK) {
         return rc;
     }
-    for (int i = 0; i < 2 && !device_host_row(&g->logits, 0); i++) {
+    for (int i = 0; i < 2 && w->dev->mem; i++) {
         g->host[i] = mem_alloc(sizeof(float) * n * (size_t)w->arch.vocab);
     }
     g->score_logp = mem_alloc(sizeof(float) * n);
@@ -150,6 +159,7 @@ int engine_open(struct weights *w, const struct engine_opts *o, struct engine **
     }
     g->pages_per_sample = engine_blocks(g->o.max_context);
     g->logit_rows = engine_logit_rows(g->o.max_running);
+    g->probs_rows = engine_probs_rows(w, g->o.max_running);
     rows = (size_t)g->o.max_running + (size_t)g->o.chunk;
     rc = forward_open(w, (int)rows, 0, &g->f, e);
     if (rc == STATUS_OK) {

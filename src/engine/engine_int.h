@@ -57,9 +57,10 @@ struct engine {
     struct forward *f;
     struct kv_pool kv;
     struct radix tree;
-    struct tensor logits, probs; /* (logit_rows, V) f32 */
+    struct tensor logits, probs; /* (logit_rows, V) and (probs_rows, V) f32 */
     int logit_rows;
-    float *host[2]; /* their copies where the host cannot read the device's memory */
+    int probs_rows, probs_at; /* probs_at: the logit row of the first row of probs */
+    float *host[2];           /* their copies where the host cannot read the device's memory */
     float *max, *logz;
     struct sampler **samplers; /* one per thread */
     struct engine_request *head, *tail;

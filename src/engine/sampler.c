@@ -1,9 +1,10 @@
-/* Owns the walk over candidates. The order is total (logit, then id), so it is enough to sort the
- * candidates above a falling threshold until the walk ends: the tail is rarely looked at. */
+/* Owns the walk over candidates. The order is total (logit, then id), so it is enough to put the
+ * candidates above a falling threshold into a heap and take them from it until the walk ends: the
+ * tail is rarely looked at. Passes over the whole vocabulary are what a token costs here, so they
+ * go by vectors. */
 #include "engine/sampler.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -40,13 +41,10 @@ void sampler_free(struct sampler *s)
     }
 }
 
-static int sampler_order(const void *a, const void *b)
+/* 1 when a comes before b. */
+static inline int sampler_before(const struct sampler_cand *a, const struct sampler_cand *b)
 {
-    const struct sampler_cand *x = a, *y = b;
-    if (x->x != y->x) {
-        return x->x > y->x ? -1 : 1;
-    }
-    return (x->id > y->id) - (x->id < y->id);
+    return a->x != b->x ? a->x > b->x : a->id < b->id;
 }
 
 static int sampler_penalizes(const struct sampler_params *q)
@@ -108,19 +106,83 @@ float sampler_adjust(struct sampler *s, const struct sampler_params *q,
     return max;
 }
 
-/* Candidates with lo <= x < hi in order; returns how many. */
+/* ---- candidates in order -----------------------------------------------------------------------
+ */
+
+typedef float sampler_f4 __attribute__((vector_size(16)));
+typedef int32_t sampler_i4 __attribute__((vector_size(16)));
+typedef double sampler_d4 __attribute__((vector_size(32)));
+
+#define SAMPLER_BLOCK 32
+
+static inline sampler_f4 sampler_load(const float *x)
+{
+    sampler_f4 v;
+    memcpy(&v, x, sizeof v);
+    return v;
+}
+
+/* 1 when one of SAMPLER_BLOCK values is in [lo, hi). */
+static inline int sampler_any(const float *x, float lo, float hi)
+{
+    const sampler_f4 a = {lo, lo, lo, lo}, b = {hi, hi, hi, hi};
+    sampler_i4 in = {0};
+    int64_t half[2];
+    for (int i = 0; i < SAMPLER_BLOCK; i += 4) {
+        sampler_f4 v = sampler_load(x + i);
+        in |= (v >= a) & (v < b);
+    }
+    memcpy(half, &in, sizeof half);
+    return (half[0] | half[1]) != 0;
+}
+
+/* Moves the candidate at i of a heap of k down to its place. */
+static void sampler_sink(struct sampler_cand *c, int k, int i)
+{
+    struct sampler_cand v = c[i];
+    for (int child = 2 * i + 1; child < k; child = 2 * i + 1) {
+        if (child + 1 < k && sampler_before(&c[child + 1], &c[child])) {
+            child++;
+        }
+        if (!sampler_before(&c[child], &v)) {
+            break;
+        }
+        c[i] = c[child];
+        i = child;
+    }
+    c[i] = v;
+}
+
+/* Makes a heap of the candidates with lo <= x < hi; returns how many. */
 static int sampler_band(struct sampler *s, const float *x, int n, float lo, float hi)
 {
     int k = 0;
-    for (int i = 0; i < n; i++) {
-        if (x[i] >= lo && x[i] < hi) {
-            s->cand[k].x = x[i];
-            s->cand[k].id = i;
-            k++;
+    for (int i = 0; i < n; i += SAMPLER_BLOCK) {
+        int end = i + SAMPLER_BLOCK < n ? i + SAMPLER_BLOCK : n;
+        if (end - i == SAMPLER_BLOCK && !sampler_any(x + i, lo, hi)) {
+            continue;
+        }
+        for (int j = i; j < end; j++) {
+            if (x[j] >= lo && x[j] < hi) {
+                s->cand[k].x = x[j];
+                s->cand[k].id = j;
+                k++;
+            }
         }
     }
-    qsort(s->cand, (size_t)k, sizeof *s->cand, sampler_order);
+    for (int i = k / 2 - 1; i >= 0; i--) {
+        sampler_sink(s->cand, k, i);
+    }
     return k;
+}
+
+/* Takes the first of the *k candidates left. */
+static int32_t sampler_next(struct sampler *s, int *k)
+{
+    int32_t id = s->cand[0].id;
+    s->cand[0] = s->cand[--*k];
+    sampler_sink(s->cand, *k, 0);
+    return id;
 }
 
 /* Walks in order through bands of falling logits; stops when `stop` says so. */
@@ -146,11 +208,12 @@ static void sampler_run(struct sampler *s, struct sampler_walk *w, const float *
             continue;
         }
         k = sampler_band(s, x, n, lo, hi);
-        for (int i = 0; i < k; i++) {
-            int32_t id = s->cand[i].id;
+        while (k > 0) {
+            int32_t id;
             if (w->limit && w->count == w->limit) {
                 return;
             }
+            id = sampler_next(s, &k);
             if (w->count && p[id] < w->floor) {
                 return;
             }
@@ -165,7 +228,6 @@ static void sampler_run(struct sampler *s, struct sampler_walk *w, const float *
     }
 }
 
-/* The k-th largest candidate in order bounds the kept set; its sum is taken in ascending id. */
 static double sampler_total(const float *p, int n)
 {
     double t = 0.0;
@@ -175,6 +237,29 @@ static double sampler_total(const float *p, int n)
     return t;
 }
 
+/* The same in no particular order. Of n values that are not negative both sums are within n 2^-53
+ * of the true one, so *off bounds how far they are from each other. */
+static double sampler_total_about(const float *p, int n, double *off)
+{
+    sampler_d4 a = {0}, b = {0}, c = {0}, d = {0};
+    double t = 0.0;
+    int i = 0;
+    for (; i + 16 <= n; i += 16) {
+        a += __builtin_convertvector(sampler_load(p + i), sampler_d4);
+        b += __builtin_convertvector(sampler_load(p + i + 4), sampler_d4);
+        c += __builtin_convertvector(sampler_load(p + i + 8), sampler_d4);
+        d += __builtin_convertvector(sampler_load(p + i + 12), sampler_d4);
+    }
+    for (; i < n; i++) {
+        t += (double)p[i];
+    }
+    a += b + (c + d);
+    t += (a[0] + a[1]) + (a[2] + a[3]);
+    *off = t * (double)n * 0x1p-51;
+    return t;
+}
+
+/* The k-th largest candidate in order bounds the kept set; its sum is taken in ascending id. */
 static double sampler_total_kept(const float *x, const float *p, int n, float edge, int32_t edge_id)
 {
     double t = 0.0;
@@ -199,14 +284,27 @@ void sampler_top(struct sampler *s, const float *x, int n, float max, int k, int
             continue;
         }
         got = sampler_band(s, x, n, lo, hi);
-        for (int i = 0; i < got && have < k; i++) {
-            ids[have++] = s->cand[i].id;
+        while (got > 0 && have < k) {
+            ids[have++] = sampler_next(s, &got);
         }
         hi = lo;
     }
     while (have < k) { /* what is not a number has no place in the order */
         ids[have++] = 0;
     }
+}
+
+/* The walk's target is u times a total that is known up to `off`: 1 when the candidate that it
+ * gives is the same wherever in that range the total lies. */
+static int sampler_try(struct sampler *s, const float *x, const float *p, int n, float max,
+                       double u, int32_t *pick)
+{
+    double off, total = sampler_total_about(p, n, &off);
+    struct sampler_walk w = {0.0, u * (total - off), -1.0, -1.0f, 0, 0, 0};
+
+    sampler_run(s, &w, x, p, n, max);
+    *pick = w.last;
+    return w.sum >= u * (total + off);
 }
 
 int32_t sampler_pick(struct sampler *s, const struct sampler_params *q, const float *x,
@@ -236,6 +334,10 @@ int32_t sampler_pick(struct sampler *s, const struct sampler_params *q, const fl
         sampler_run(s, &w, x, p, n, max);
         total = sampler_total_kept(x, p, n, x[w.last], w.last);
     } else {
+        int32_t pick;
+        if (sampler_try(s, x, p, n, max, u, &pick)) {
+            return pick;
+        }
         total = sampler_total(p, n);
     }
     w = (struct sampler_walk){0.0, u * total, -1.0, -1.0f, 0, limit, 0};
