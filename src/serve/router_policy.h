@@ -59,7 +59,7 @@ struct router_policy_opts {
 struct router_policy {
     struct router_policy_opts o;
     struct router_cache *cache; /* of prompts or of sessions; NULL for policies that need none */
-    uint64_t turn, random; /* how often each was asked */
+    uint64_t turn, random;      /* how often each was asked */
     uint64_t hits, misses, balanced; /* of cache_aware; the last: loads were apart */
 };
 
