@@ -32,15 +32,16 @@ static void cpu_gemm_task(void *arg, int task, int worker)
 }
 
 /* As many pieces as keep a thread busy for some 100 us each, a whole number for each thread: fewer
- * cost no start-up, more even out threads that are slowed down. */
+ * cost no start-up, more even out threads that are slowed down. Of many rows only two for each
+ * thread: every piece of columns brings the rows into the second-level cache anew. */
 static void cpu_gemm_split(struct cpu_gemm *t, int threads)
 {
     double k = (double)t->g.ktiles * 32, weights = k * (double)t->g.n;
     double us = weights * 2 / 5e3 + weights * 2 * (double)t->g.m / 7e5;
     int each = us / 100 < threads ? 1 : (int)(us / 100) / threads, nblocks = ceil_div(t->g.n, 32);
-    int want;
+    int most = t->g.m <= 256 ? 8 : 2, want;
 
-    each = each > 8 ? 8 : each;
+    each = each < most ? each : most;
     want = each * threads;
     t->mtasks = t->g.m <= 128 ? 1 : ceil_div(t->g.m, 512);
     t->mtasks = t->mtasks > want ? ceil_div(t->mtasks, threads) * threads : t->mtasks;
