@@ -9,6 +9,7 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "serve/front.h"
+#include "serve/reply.h"
 
 enum { API_FRONT_THREADS = 2 };
 
@@ -37,12 +38,20 @@ static const struct http_server_route api_routes[] = {
     {"GET", "/get_weights_by_name", control_get_weights, 0},
     {"POST", "/get_weights_by_name", control_get_weights, 0},
     {"POST", "/weights_checker", control_checker, 0},
+    {"GET", "/weights_checker", control_checker, 0},
     {"POST", "/release_memory_occupation", control_release, 0},
     {"GET", "/release_memory_occupation", control_release, 0},
     {"POST", "/resume_memory_occupation", control_resume, 0},
     {"GET", "/resume_memory_occupation", control_resume, 0},
     {"GET", "/metrics", control_metrics, HTTP_SERVER_OPEN},
 };
+
+static const char *api_error(void *arg, int status, const char *msg, struct buf *out)
+{
+    (void)arg;
+    reply_error(out, status, msg);
+    return "application/json";
+}
 
 int api_start(const struct api_model *m, const struct api_opts *o, struct api **out, struct err *e)
 {
@@ -56,6 +65,7 @@ int api_start(const struct api_model *m, const struct api_opts *o, struct api **
     a->o.http.routes = api_routes;
     a->o.http.nroutes = sizeof api_routes / sizeof api_routes[0];
     a->o.http.arg = a;
+    a->o.http.error_fn = api_error;
     a->started = (int64_t)time(NULL);
     a->path = mem_strdup(m->path);
     rc = service_open(&m->served, &o->service, &a->service, e);

@@ -187,9 +187,12 @@ void control_model_info(void *arg, struct http_req *r)
     struct service_stats st;
 
     service_get_stats(a->service, &st);
-    o = json_pack("{s:s,s:s,s:b,s:n,s:s,s:b,s:b,s:s,s:o}", "model_path", a->m.path,
-                  "tokenizer_path", a->m.path, "is_generation", 1, "preferred_sampling_params",
-                  "weight_version", st.weight_version, "has_image_understanding", 0,
+    o = json_pack("{s:s,s:s,s:s,s:b,s:n,s:s,s:s,s:s?,s:s?,s:s,s:b,s:b,s:s,s:o}", "model_path",
+                  a->m.path, "served_model_name", a->m.name, "tokenizer_path", a->m.path,
+                  "is_generation", 1, "preferred_sampling_params", "weight_version",
+                  st.weight_version, "load_format", "auto", "reasoning_parser",
+                  a->o.reasoning_parser, "tool_call_parser", a->o.tool_parser,
+                  "disaggregation_mode", "null", "has_image_understanding", 0,
                   "has_audio_understanding", 0, "model_type", a->m.served.w->arch.family,
                   "architectures", archs ? json_incref((json_t *)(uintptr_t)archs) : json_null());
     json_decref(config);
@@ -239,22 +242,18 @@ void control_flush(void *arg, struct http_req *r)
 
 static int control_do_abort(struct control_op *op, struct buf *out, struct err *e)
 {
-    static const char *const known[] = {"rid", "abort_all", "abort_message", "finished_reason",
-                                        NULL};
     const char *rid = NULL, *unused = NULL;
     int all = 0, rc;
 
     (void)out;
-    if ((rc = jfield_known(op->body, "abort_request", known, e)) ||
-        (rc = jfield_text(op->body, "rid", &rid, e)) ||
+    if ((rc = jfield_text(op->body, "rid", &rid, e)) ||
         (rc = jfield_text(op->body, "abort_message", &unused, e)) ||
         (rc = jfield_bool(op->body, "abort_all", &all, e))) {
         return rc;
     }
-    if (!all && (!rid || !*rid)) {
-        return ERR(e, STATUS_INPUT, "abort_request needs a rid, or abort_all");
+    if (all || (rid && *rid)) { /* who names nobody ends nobody */
+        service_abort(op->a->service, all ? NULL : rid);
     }
-    service_abort(op->a->service, all ? NULL : rid);
     return STATUS_OK;
 }
 
@@ -353,17 +352,12 @@ static int control_load(void *arg, struct weights *w, struct err *e)
 
 static int control_do_update(struct control_op *op, struct buf *out, struct err *e)
 {
-    static const char *const known[] = {
-        "model_path", "load_format",       "abort_all_requests", "weight_version",
-        "is_async",   "torch_empty_cache", "keep_pause",         "recapture_cuda_graph",
-        "token_step", "flush_cache",       "manifest",           NULL};
     const char *path = NULL, *label = NULL, *format = NULL;
     struct wfile *f = NULL;
     struct api *a = op->a;
     int abort_all = 0, rc;
 
-    if ((rc = jfield_known(op->body, "update_weights_from_disk", known, e)) ||
-        (rc = jfield_text(op->body, "model_path", &path, e)) ||
+    if ((rc = jfield_text(op->body, "model_path", &path, e)) ||
         (rc = jfield_text(op->body, "load_format", &format, e)) ||
         (rc = jfield_text(op->body, "weight_version", &label, e)) ||
         (rc = jfield_bool(op->body, "abort_all_requests", &abort_all, e))) {
@@ -399,12 +393,10 @@ void control_update_from_disk(void *arg, struct http_req *r)
 
 static int control_do_version(struct control_op *op, struct buf *out, struct err *e)
 {
-    static const char *const known[] = {"new_version", "abort_all_requests", NULL};
     const char *label = NULL;
     int abort_all = 1, rc;
 
-    if ((rc = jfield_known(op->body, "update_weight_version", known, e)) ||
-        (rc = jfield_text(op->body, "new_version", &label, e)) ||
+    if ((rc = jfield_text(op->body, "new_version", &label, e)) ||
         (rc = jfield_bool(op->body, "abort_all_requests", &abort_all, e))) {
         return rc;
     }
@@ -461,14 +453,12 @@ static int control_tensor(struct weights *w, const char *name, uint16_t **out, i
 
 static int control_do_weights(struct control_op *op, struct buf *out, struct err *e)
 {
-    static const char *const known[] = {"name", "truncate_size", NULL};
     const char *name = NULL;
     int64_t most = 100, rows, cols;
     uint16_t *v;
     int rc;
 
-    if ((rc = jfield_known(op->body, "get_weights_by_name", known, e)) ||
-        (rc = jfield_text(op->body, "name", &name, e)) ||
+    if ((rc = jfield_text(op->body, "name", &name, e)) ||
         (rc = jfield_int(op->body, "truncate_size", 1, 1 << 20, &most, e))) {
         return rc;
     }
@@ -484,7 +474,7 @@ static int control_do_weights(struct control_op *op, struct buf *out, struct err
         if (rows > 1) {
             buf_str(out, i ? ",[" : "[");
         }
-        for (int64_t k = 0; k < cols; k++) {
+        for (int64_t k = 0; k < cols && (rows > 1 || k < most); k++) {
             if (k) {
                 buf_char(out, ',');
             }
@@ -562,37 +552,47 @@ static int control_compare(const struct map *old, const struct map *now, struct 
     return STATUS_OK;
 }
 
-/* A hash over all tensors' names and sums. */
+/* The sum of every tensor, a hash over their names and sums, and one over that of all ranks, of
+ * which there is one: as SGLang tells them. */
 static void control_put_checksum(const struct map *sums, struct buf *out)
 {
     struct sha256 h;
     uint8_t digest[32];
     char hex[65];
 
+    buf_str(out, ",\"ranks\":[{\"checksums\":{");
     sha256_init(&h);
     for (size_t i = 0; i < sums->count; i++) {
         sha256_update(&h, sums->entries[i].key, sums->entries[i].len);
         sha256_update(&h, &sums->entries[i].value, sizeof sums->entries[i].value);
+        buf_str(out, i ? "," : "");
+        jfield_put_text(out, sums->entries[i].key, sums->entries[i].len);
+        buf_printf(out, ":\"%016llx\"", (unsigned long long)sums->entries[i].value);
     }
     sha256_final(&h, digest);
     sha256_digits(digest, hex);
-    buf_printf(out, ",\"checksum\":\"%s\",\"tensors\":%zu", hex, sums->count);
+    buf_printf(out,
+               "},\"per_gpu_checksum\":\"%s\",\"parallelism_info\":[{\"role\":\"target\","
+               "\"tp_rank\":0,\"tp_size\":1,\"dp_rank\":0,\"dp_size\":1,\"pp_rank\":0,"
+               "\"pp_size\":1,\"rank\":0,\"size\":1}]}]",
+               hex);
+    sha256_init(&h);
+    sha256_update(&h, hex, 64);
+    sha256_final(&h, digest);
+    sha256_digits(digest, hex);
+    buf_printf(out, ",\"per_engine_checksum\":\"%s\"", hex);
 }
 
 static int control_do_checker(struct control_op *op, struct buf *out, struct err *e)
 {
-    static const char *const known[] = {"action", "allow_quant_error", NULL};
-    const char *action = NULL;
+    const char *action = "checksum";
     struct api *a = op->a;
     struct map now;
     int rc;
 
-    if ((rc = jfield_known(op->body, "weights_checker", known, e)) ||
-        (rc = jfield_text(op->body, "action", &action, e))) {
+    rc = jfield_text(op->body, "action", &action, e);
+    if (rc != STATUS_OK) {
         return rc;
-    }
-    if (!action) {
-        return ERR(e, STATUS_INPUT, "action is needed: snapshot, compare, checksum, reset_tensors");
     }
     if (strcmp(action, "reset_tensors") == 0) {
         rc = service_change(a->service, ENGINE_PAUSE_RETRACT, control_scramble, NULL, NULL, e);
@@ -613,7 +613,9 @@ static int control_do_checker(struct control_op *op, struct buf *out, struct err
     }
     if (rc == STATUS_OK) {
         buf_str(out, "{\"success\":true,\"message\":\"Success.\"");
-        control_put_checksum(&now, out);
+        if (strcmp(action, "checksum") == 0) {
+            control_put_checksum(&now, out);
+        }
         buf_char(out, '}');
     }
     if (rc == STATUS_OK && strcmp(action, "snapshot") == 0) {

@@ -1,6 +1,7 @@
 /* Owns a request's memory and the meaning of sampling parameters, which both APIs spell alike. */
 #include "serve/gencall.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -93,8 +94,8 @@ static int gencall_stops(struct gencall *g, const json_t *o, struct err *e)
     for (int i = 0; rc == STATUS_OK && i < n; i++) {
         rc = gencall_stop_text(g, json_is_array(v) ? json_array_get(v, (size_t)i) : v, &s[i], e);
     }
-    g->call.stops = s;
-    g->call.nstops = rc == STATUS_OK ? n : 0;
+    g->ask.stops = s;
+    g->ask.nstops = rc == STATUS_OK ? n : 0;
     return rc;
 }
 
@@ -140,9 +141,8 @@ static int gencall_bias(struct gencall *g, const json_t *o, struct err *e)
     {
         if (conf_parse_int(name, &id) != STATUS_OK || id < 0 ||
             id >= service_model(g->api->service)->w->arch.vocab || !json_is_number(x) ||
-            !(json_number_value(x) >= -100.0 && json_number_value(x) <= 100.0)) {
-            return ERR(e, STATUS_INPUT, "logit_bias: %.32s is no token with a bias in [-100, 100]",
-                       name);
+            !(fabs(json_number_value(x)) <= 1e30)) {
+            return ERR(e, STATUS_INPUT, "logit_bias: %.32s is no token with a number", name);
         }
         b[n++] = (struct sampler_bias){(int32_t)id, (float)json_number_value(x)};
     }
@@ -161,7 +161,7 @@ static int gencall_numbers(struct gencall *g, const json_t *o, struct err *e)
     if ((rc = jfield_real(o, "temperature", 0.0, 1e6, &t, e)) ||
         (rc = jfield_real(o, "top_p", 0.0, 1.0, &top_p, e)) ||
         (rc = jfield_real(o, "min_p", 0.0, 1.0, &min_p, e)) ||
-        (rc = jfield_int(o, "top_k", -1, 1 << 30, &top_k, e)) ||
+        (rc = jfield_int(o, "top_k", -1, INT32_MAX, &top_k, e)) ||
         (rc = jfield_real(o, "repetition_penalty", 0.0, 2.0, &rep, e)) ||
         (rc = jfield_real(o, "frequency_penalty", -2.0, 2.0, &freq, e)) ||
         (rc = jfield_real(o, "presence_penalty", -2.0, 2.0, &pres, e)) ||
@@ -175,26 +175,36 @@ static int gencall_numbers(struct gencall *g, const json_t *o, struct err *e)
     if (!(top_p > 0.0)) {
         return ERR(e, STATUS_INPUT, "top_p is 0, it must be in (0, 1]");
     }
+    if (!(rep > 0.0)) {
+        return ERR(e, STATUS_INPUT, "repetition_penalty is 0, it must be in (0, 2]");
+    }
+    if (top_k == 0) {
+        return ERR(e, STATUS_INPUT, "top_k is 0, it must be -1 (off) or at least 1");
+    }
     p->temperature = t < 1e-6 ? 0.0f : (float)t;
     p->top_p = (float)top_p;
     p->min_p = (float)min_p;
-    p->top_k = (int)top_k;
+    p->top_k = (int)(top_k < 1 << 30 ? top_k : 1 << 30);
     p->repetition_penalty = (float)rep;
     p->frequency_penalty = (float)freq;
     p->presence_penalty = (float)pres;
     g->base.n = (int)n;
     g->base.ignore_eos = ignore;
-    g->call.skip_special = skip;
-    g->call.no_stop_trim = trim_off;
+    g->ask.skip_special = skip;
+    g->ask.no_stop_trim = trim_off;
     return STATUS_OK;
 }
 
 int gencall_sampling(struct gencall *g, const json_t *o, const struct gencall_names *names,
                      struct err *e)
 {
-    int64_t max = -1, min = 0, seed = -1;
+    int64_t max = -1, min = 0, seed = 0;
     const char *max_name = jfield_get(o, names->max_new[0]) ? names->max_new[0] : names->max_new[1];
-    int rc = gencall_numbers(g, o, e);
+    int fits = names->null_fits && json_is_null(json_object_get(o, names->max_new[0])), rc;
+
+    memset(&g->base, 0, sizeof g->base);
+    memset(&g->ask, 0, sizeof g->ask);
+    rc = gencall_numbers(g, o, e);
 
     if (rc == STATUS_OK && max_name) {
         rc = jfield_int(o, max_name, 0, INT32_MAX, &max, e);
@@ -203,7 +213,7 @@ int gencall_sampling(struct gencall *g, const json_t *o, const struct gencall_na
         rc = jfield_int(o, names->min_new, 0, INT32_MAX, &min, e);
     }
     if (rc == STATUS_OK) {
-        rc = jfield_int(o, names->seed, 0, INT64_MAX, &seed, e);
+        rc = jfield_int(o, names->seed, INT64_MIN, INT64_MAX, &seed, e);
     }
     if (rc == STATUS_OK && max >= 0 && min > max) {
         rc = ERR(e, STATUS_INPUT, "%s is %lld, more than %s, %lld", names->min_new, (long long)min,
@@ -219,10 +229,13 @@ int gencall_sampling(struct gencall *g, const json_t *o, const struct gencall_na
         rc = gencall_bias(g, o, e);
     }
     g->max_given = max >= 0;
-    g->base.max_new = (int)(max >= 0 ? max : names->default_max);
+    g->base.max_new = (int)(max >= 0 ? max : fits ? 0 : names->default_max);
     g->base.min_new = (int)min;
-    if (seed >= 0) {
-        g->call.own_key = 1;
+    if (g->base.ignore_eos) { /* as SGLang has it, no token ends such a response */
+        g->base.nstop = 0;
+    }
+    if (jfield_get(o, names->seed)) {
+        g->ask.own_key = 1;
         g->base.key.seed = (uint64_t)seed;
     }
     return rc;
@@ -271,16 +284,20 @@ static int gencall_take(struct gencall *g, int32_t *ids, size_t n, const char *r
         int cap = g->prompts_cap ? g->prompts_cap * 2 : 4;
         struct engine_group *groups = arena_alloc(&g->mem, sizeof *groups * (size_t)cap);
         const char **rids = arena_alloc(&g->mem, sizeof *rids * (size_t)cap);
+        struct service_ask *asks = arena_alloc(&g->mem, sizeof *asks * (size_t)cap);
         if (g->prompts_cap) {
+            memcpy(asks, g->asks, sizeof *asks * (size_t)g->prompts_cap);
             memcpy(groups, g->call.groups, sizeof *groups * (size_t)g->prompts_cap);
             memcpy(rids, g->rids, sizeof *rids * (size_t)g->prompts_cap);
         }
         g->call.groups = groups;
         g->rids = rids;
+        g->asks = asks;
         g->prompts_cap = cap;
     }
     q = &g->call.groups[g->call.ngroups];
     *q = g->base;
+    g->asks[g->call.ngroups] = g->ask;
     q->tokens = ids;
     q->ntokens = (int)n;
     g->rids[g->call.ngroups++] = rid ? rid : gencall_name(g, "");
@@ -341,6 +358,7 @@ int gencall_go(struct gencall *g, service_event_fn *fn, struct err *e)
     int samples = g->call.ngroups * g->base.n, rc;
 
     g->call.rids = g->rids;
+    g->call.asks = g->asks;
     g->call.fn = fn;
     g->call.arg = g;
     g->out = arena_alloc(&g->mem, sizeof *g->out * (size_t)samples);

@@ -25,10 +25,13 @@ struct gencall {
     json_t *body; /* owned: texts point into it */
     struct http_req *r;
 
-    struct engine_group base; /* what all prompts share; n, max_new, ... */
-    int max_given;            /* max_new was asked for by the client */
+    /* What the prompts that are added next ask for. */
+    struct engine_group base; /* n, max_new, ... */
+    struct service_ask ask;
+    int max_given; /* max_new was asked for by the client */
     int stream;
     int prompts_cap;
+    struct service_ask *asks;
     const char **rids;
 
     /* The answer as it comes together. */
@@ -45,6 +48,7 @@ struct gencall_names {
     const char *min_new;
     const char *seed;
     int default_max; /* new tokens where the client says nothing; 0: as many as fit */
+    int null_fits;   /* 1: a null in place of a number means as many as fit, too */
 };
 
 /* Takes the request; answers it with an error itself when it can do nothing else. */
@@ -52,7 +56,7 @@ struct gencall *gencall_new(struct api *api, struct http_req *r);
 /* Ends the request with the error. g is gone after it. */
 void gencall_fail(struct gencall *g, int rc, const struct err *e);
 
-/* temperature, top_p, ..., stop, seed, n: into base and call. */
+/* temperature, top_p, ..., stop, seed, n: into base and ask, whatever was there before. */
 int gencall_sampling(struct gencall *g, const json_t *o, const struct gencall_names *names,
                      struct err *e);
 /* Adds a prompt. The ids are copied. */

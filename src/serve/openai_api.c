@@ -16,36 +16,14 @@
 
 enum { OPENAI_API_MAX_TOP = 20 };
 
-/* What both know, then what is taken and has no meaning here, then what is refused. */
-#define OPENAI_API_COMMON                                                                          \
-    "model", "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "n", "stop",    \
-        "stop_token_ids", "stream", "stream_options", "logprobs", "seed", "logit_bias",            \
-        "frequency_penalty", "presence_penalty", "repetition_penalty", "ignore_eos",               \
-        "skip_special_tokens", "spaces_between_special_tokens", "no_stop_trim", "rid", "user",     \
-        "store", "metadata", "service_tier", "prompt_cache_key", "safety_identifier", "priority",  \
-        "extra_key", "return_hidden_states", "lora_path", "json_schema", "regex", "ebnf",          \
-        "response_format", "stop_regex", "suffix", "best_of"
-static const char *const openai_api_text_fields[] = {OPENAI_API_COMMON, "prompt", "echo", NULL};
-static const char *const openai_api_chat_fields[] = {OPENAI_API_COMMON,
-                                                     "messages",
-                                                     "max_completion_tokens",
-                                                     "top_logprobs",
-                                                     "tools",
-                                                     "tool_choice",
-                                                     "parallel_tool_calls",
-                                                     "chat_template_kwargs",
-                                                     "add_generation_prompt",
-                                                     "continue_final_message",
-                                                     "reasoning_effort",
-                                                     "separate_reasoning",
-                                                     "stream_reasoning",
-                                                     "modalities",
-                                                     "audio",
-                                                     "functions",
-                                                     "function_call",
-                                                     "verbosity",
-                                                     NULL};
+/* Fields that are not known are not looked at, as SGLang does it. These ask for something that this
+ * server cannot do, and are refused when they do. */
 static const char *const openai_api_undone[] = {"return_hidden_states",
+                                                "return_routed_experts",
+                                                "return_prompt_token_ids",
+                                                "return_token_ids",
+                                                "return_meta_info",
+                                                "return_sampling_mask",
                                                 "lora_path",
                                                 "json_schema",
                                                 "regex",
@@ -56,12 +34,17 @@ static const char *const openai_api_undone[] = {"return_hidden_states",
                                                 "functions",
                                                 "function_call",
                                                 "continue_final_message",
+                                                "custom_logit_processor",
+                                                "custom_params",
+                                                "session_params",
+                                                "input_ids",
+                                                "watermark",
                                                 NULL};
 
 static const struct gencall_names openai_api_text_names = {
-    {"max_tokens", NULL}, "min_tokens", "seed", 16};
+    {"max_tokens", NULL}, "min_tokens", "seed", 16, 0};
 static const struct gencall_names openai_api_chat_names = {
-    {"max_completion_tokens", "max_tokens"}, "min_tokens", "seed", 0};
+    {"max_completion_tokens", "max_tokens"}, "min_tokens", "seed", 0, 0};
 
 /* What a stream has told of one sample. */
 struct openai_api_told {
@@ -484,20 +467,19 @@ static void openai_api_event(void *arg, const struct service_event *ev)
 static int openai_api_options(struct gencall *g, struct openai_api *x, struct err *e)
 {
     const json_t *o = g->body, *v, *so = jfield_get(o, "stream_options");
-    static const char *const known[] = {"include_usage", "continuous_usage_stats",
-                                        "include_obfuscation", NULL};
     int64_t top = 0;
     int rc;
 
-    if ((rc = jfield_known(o, x->chat ? "chat.completions" : "completions",
-                           x->chat ? openai_api_chat_fields : openai_api_text_fields, e)) ||
-        (rc = jfield_undone(o, openai_api_undone, e)) ||
+    if ((rc = jfield_undone(o, openai_api_undone, e)) ||
         (rc = gencall_sampling(g, o, x->chat ? &openai_api_chat_names : &openai_api_text_names,
                                e)) ||
         (rc = jfield_bool(o, "stream", &g->stream, e)) ||
         (rc = jfield_text(o, "model", &x->model, e)) ||
         (rc = jfield_bool(o, "echo", &x->echo, e))) {
         return rc;
+    }
+    if (!x->chat && g->max_given && g->base.max_new == 0) {
+        return ERR(e, STATUS_INPUT, "max_tokens must be positive");
     }
     v = jfield_get(o, "response_format");
     if (v && strcmp(json_is_string(json_object_get(v, "type"))
@@ -510,8 +492,8 @@ static int openai_api_options(struct gencall *g, struct openai_api *x, struct er
         if (!json_is_object(so)) {
             return ERR(e, STATUS_INPUT, "stream_options is not an object");
         }
-        if ((rc = jfield_known(so, "stream_options", known, e)) ||
-            (rc = jfield_bool(so, "include_usage", &x->usage, e))) {
+        rc = jfield_bool(so, "include_usage", &x->usage, e);
+        if (rc != STATUS_OK) {
             return rc;
         }
     }
@@ -592,15 +574,19 @@ static int openai_api_prompts(struct gencall *g, struct openai_api *x, const cha
 }
 
 /* A message's content as templates read it: parts of text become one text. */
-static int openai_api_content(json_t *m, size_t at, struct err *e)
+static int openai_api_content(json_t *m, const char *role, size_t at, struct err *e)
 {
     json_t *c = json_object_get(m, "content"), *part;
     struct buf b;
     size_t i;
     int rc = STATUS_OK;
 
+    if ((!c || json_is_null(c)) && strcmp(role, "user") != 0) { /* one that only calls tools */
+        json_object_set_new(m, "content", json_string(""));
+        return STATUS_OK;
+    }
     if (!json_is_array(c)) {
-        return !c || json_is_null(c) || json_is_string(c)
+        return json_is_string(c)
                    ? STATUS_OK
                    : ERR(e, STATUS_INPUT, "messages[%zu].content is neither text nor parts", at);
     }
@@ -658,6 +644,18 @@ static int openai_api_past_calls(json_t *m, size_t at, struct err *e)
     return STATUS_OK;
 }
 
+static int openai_api_is_role(const char *role)
+{
+    static const char *const roles[] = {"system",   "developer",       "user", "assistant", "tool",
+                                        "function", "latest_reminder", "root"};
+    int known = 0;
+
+    for (size_t i = 0; i < sizeof roles / sizeof roles[0]; i++) {
+        known |= strcmp(role, roles[i]) == 0;
+    }
+    return known;
+}
+
 static int openai_api_messages(struct gencall *g, json_t **out, struct err *e)
 {
     const json_t *v = jfield_get(g->body, "messages");
@@ -671,10 +669,14 @@ static int openai_api_messages(struct gencall *g, json_t **out, struct err *e)
     *out = json_deep_copy(v);
     json_array_foreach(*out, i, m)
     {
-        if (!json_is_object(m) || !json_is_string(json_object_get(m, "role"))) {
+        const char *role = json_string_value(json_object_get(m, "role"));
+        if (!role) {
             rc = ERR(e, STATUS_INPUT, "messages[%zu] is not an object with a role", i);
+        } else if (!openai_api_is_role(role)) {
+            rc =
+                ERR(e, STATUS_INPUT, "messages[%zu] has the role %.40s, which is unknown", i, role);
         }
-        rc = rc ? rc : openai_api_content(m, i, e);
+        rc = rc ? rc : openai_api_content(m, role, i, e);
         rc = rc ? rc : openai_api_past_calls(m, i, e);
         if (rc != STATUS_OK) {
             json_decref(*out);
@@ -805,6 +807,17 @@ void openai_api_chat(void *arg, struct http_req *r)
     front_run(a->front, openai_api_prepare_chat, gencall_new(a, r));
 }
 
+static void openai_api_no_model(struct buf *b, const char *name)
+{
+    char msg[256];
+
+    snprintf(msg, sizeof msg, "The model '%.200s' does not exist", name);
+    buf_str(b, "{\"error\":{\"message\":");
+    jfield_put_text(b, msg, strlen(msg));
+    buf_str(b, ",\"type\":\"invalid_request_error\",\"param\":\"model\","
+               "\"code\":\"model_not_found\"}}");
+}
+
 void openai_api_models(void *arg, struct http_req *r)
 {
     struct api *a = arg;
@@ -812,11 +825,14 @@ void openai_api_models(void *arg, struct http_req *r)
     struct buf b, one;
     struct http_req_answer answer = {.status = 200, .type = "application/json"};
 
+    buf_init(&one, 1 << 16);
     if (*name && strcmp(name + 1, a->m.name) != 0) {
-        http_req_fail(r, 404, "the model %.200s does not exist", name + 1);
+        answer.status = 404;
+        openai_api_no_model(&one, name + 1);
+        http_req_reply_buf(r, &answer, &one);
+        buf_fini(&one);
         return;
     }
-    buf_init(&one, 1 << 16);
     buf_str(&one, "{\"id\":");
     jfield_put_text(&one, a->m.name, strlen(a->m.name));
     buf_printf(&one, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"miles\",\"root\":",

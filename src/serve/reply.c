@@ -199,6 +199,34 @@ void reply_whole(struct reply *p, int status, const char *type, struct buf *body
     reply_drop(p);
 }
 
+/* The fields of an error, without braces. */
+static void reply_error_fields(struct buf *out, int status, const char *msg)
+{
+    size_t at = out->len;
+
+    buf_str(out, "\"message\":");
+    if (jtext_string(out, msg, strlen(msg)) != STATUS_OK) { /* it quotes what is no UTF-8 */
+        out->len = at;
+        buf_str(out, "\"message\":\"the request was refused\"");
+    }
+    buf_printf(out, ",\"type\":\"%s\",\"param\":null,\"code\":%d",
+               status == 404   ? "not_found_error"
+               : status == 401 ? "authentication_error"
+               : status == 429 ? "rate_limit_error"
+               : status < 500  ? "invalid_request_error"
+                               : "server_error",
+               status);
+}
+
+void reply_error(struct buf *out, int status, const char *msg)
+{
+    buf_str(out, "{\"object\":\"error\",");
+    reply_error_fields(out, status, msg);
+    buf_str(out, ",\"error\":{");
+    reply_error_fields(out, status, msg);
+    buf_str(out, "}}");
+}
+
 void reply_fail(struct reply *p, int status, const char *msg)
 {
     struct buf b;
@@ -213,13 +241,9 @@ void reply_fail(struct reply *p, int status, const char *msg)
         return;
     }
     buf_init(&b, 1 << 16);
-    buf_str(&b, "{\"error\":{\"message\":");
-    if (jtext_string(&b, msg, strlen(msg)) != STATUS_OK) {
-        buf_clear(&b);
-        buf_str(&b, "{\"error\":{\"message\":\"error\"");
-    }
-    buf_printf(&b, ",\"type\":\"%s\",\"param\":null,\"code\":%d}}",
-               status < 500 ? "invalid_request_error" : "internal_error", status);
+    buf_str(&b, "{\"error\":{");
+    reply_error_fields(&b, status, msg);
+    buf_str(&b, "}}");
     reply_event(p, b.data, b.len, 0);
     buf_fini(&b);
     reply_event(p, "[DONE]", 6, 0);

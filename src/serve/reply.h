@@ -48,6 +48,9 @@ void reply_end(struct reply *p); /* after the events */
 void reply_whole(struct reply *p, int status, const char *type, struct buf *body);
 /* The error as the whole answer, or as the last event of a stream that has begun. */
 void reply_fail(struct reply *p, int status, const char *msg);
+/* The body of an error: clients of OpenAI read {"error": {"message": ...}}, as do those of SGLang's
+ * /generate; SGLang's other paths answer {"object": "error", "message": ...}. It is both. */
+void reply_error(struct buf *out, int status, const char *msg);
 /* The HTTP status that says what a STATUS_* is to a client. */
 int reply_status(int status);
 

@@ -102,8 +102,7 @@ const char *service_label(const struct service *s)
     return s->names[0].label;
 }
 
-/* The name of a version; old ones that are forgotten have the newest's name. */
-static const char *service_name_of(const struct service *s, int64_t version)
+const char *service_name_of(const struct service *s, int64_t version)
 {
     for (int i = 0; i < SERVICE_LABELS; i++) {
         if (s->names[i].label[0] && s->names[i].version == version) {
@@ -238,7 +237,7 @@ static void service_progress(struct service *s, const struct engine_result *r)
     int rc;
 
     service_saw_token(s, g, r);
-    if (!c->nstops && !c->progress) {
+    if (!c->asks[g->index].nstops && !c->progress) {
         return;
     }
     rc = stoptext_push(&x->text, r->tokens, (size_t)r->ntokens, 0, &e);
@@ -255,11 +254,11 @@ static void service_progress(struct service *s, const struct engine_result *r)
 }
 
 /* Where the text of a finished sample ends, and what ended it. */
-static int service_last_text(struct service_call *c, struct service_sample *x,
+static int service_last_text(const struct service_ask *ask, struct service_sample *x,
                              struct engine_result *r, struct service_event *ev, struct err *e)
 {
     int by_token = r->finish == ENGINE_STOP && !x->text.matched;
-    int n = r->ntokens - (by_token && !c->no_stop_trim), rc;
+    int n = r->ntokens - (by_token && !ask->no_stop_trim), rc;
 
     rc = stoptext_push(&x->text, r->tokens, (size_t)n, 1, e);
     if (rc < 0) {
@@ -274,7 +273,7 @@ static int service_last_text(struct service_call *c, struct service_sample *x,
         ev->matched_token = r->tokens[r->ntokens - 1];
     }
     ev->text = x->text.text.data;
-    ev->len = c->no_stop_trim ? x->text.text.len : x->text.shown;
+    ev->len = ask->no_stop_trim ? x->text.text.len : x->text.shown;
     return STATUS_OK;
 }
 
@@ -291,7 +290,7 @@ static void service_finish(struct service *s, struct engine_result *r)
     service_fill_event(s, g, r, &ev);
     ev.kind = SERVICE_SAMPLE;
     ev.why = s->abort_why;
-    if (service_last_text(c, &g->samples[r->sample], r, &ev, &e) != STATUS_OK) {
+    if (service_last_text(&c->asks[g->index], &g->samples[r->sample], r, &ev, &e) != STATUS_OK) {
         service_spoil(s, c, &e);
     }
     s->st.finished++;
@@ -340,7 +339,7 @@ static void service_accept(void *arg, struct service *s)
     for (int i = 0; rc == STATUS_OK && i < c->ngroups; i++) {
         struct engine_group *q = &c->groups[i];
         q->id = (int64_t)(uintptr_t)&c->state[i];
-        if (!c->own_key) {
+        if (!c->asks[i].own_key) {
             q->key = (struct engine_key){.seed = s->o.seed, .sample = s->next_sample};
             s->next_sample += (uint64_t)q->n;
         }
@@ -388,7 +387,8 @@ int service_submit(struct service *s, struct service_call *c, struct err *e)
         g->index = i;
         g->samples = mem_alloc(sizeof *g->samples * (size_t)c->groups[i].n);
         for (int k = 0; k < c->groups[i].n; k++) {
-            stoptext_init(&g->samples[k].text, s->m.tok, c->skip_special, c->stops, c->nstops,
+            const struct service_ask *q = &c->asks[i];
+            stoptext_init(&g->samples[k].text, s->m.tok, q->skip_special, q->stops, q->nstops,
                           SERVICE_MAX_TEXT);
         }
     }
@@ -436,13 +436,25 @@ static void service_fail(struct service *s, const struct err *e)
 
 /* ---- what others ask for between two steps ---- */
 
+/* Whether a prompt of this name is meant: "a" means a, a_0 and a_12, not ab and a_b. */
+static int service_is_named(const char *name, const char *rid)
+{
+    size_t n = strlen(rid);
+
+    if (strncmp(name, rid, n) != 0) {
+        return 0;
+    }
+    name += n;
+    return !*name || (*name == '_' && name[1] && name[1 + strspn(name + 1, "0123456789")] == 0);
+}
+
 int service_abort(struct service *s, const char *rid)
 {
     int n = 0;
 
     for (struct service_call *c = s->calls.next; s->engine && c != &s->calls; c = c->next) {
         for (int i = 0; i < c->ngroups; i++) {
-            if (!rid || strncmp(c->rids[i], rid, strlen(rid)) == 0) {
+            if (!rid || service_is_named(c->rids[i], rid)) {
                 n += engine_abort(s->engine, c->groups[i].id);
             }
         }

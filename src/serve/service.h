@@ -63,16 +63,21 @@ typedef void service_event_fn(void *arg, const struct service_event *ev);
 
 struct service_group; /* the service's own */
 
-struct service_call {
-    struct engine_group *groups; /* id is the service's; the key too when own_key is 0 */
-    int ngroups;
-    const char *const *rids; /* (ngroups) names for service_abort */
-    int own_key;             /* 1: the groups' keys are given */
+/* What a prompt asks for beside what the engine knows of. */
+struct service_ask {
+    int own_key; /* 1: the group's key is given */
     const struct stoptext_stop *stops;
     int nstops;
     int skip_special; /* 1: special tokens are no text */
     int no_stop_trim; /* 1: what ended the response stays in the text */
-    int progress;     /* tokens between two SERVICE_TOKENS of a sample; 0: none */
+};
+
+struct service_call {
+    struct engine_group *groups;    /* id is the service's; the key too when own_key is 0 */
+    const struct service_ask *asks; /* (ngroups) */
+    int ngroups;
+    const char *const *rids; /* (ngroups) names for service_abort */
+    int progress;            /* tokens between two SERVICE_TOKENS of a sample; 0: none */
     service_event_fn *fn;
     void *arg;
 
@@ -126,7 +131,8 @@ void service_run(struct service *s, service_run_fn *fn, void *arg);
 
 /* ---- only inside functions given to service_run ---- */
 
-/* Ends samples of calls whose rid begins with `rid`; NULL: of all. Their number. */
+/* Ends samples of calls whose rid is `rid`, or that and _0, _1, ... as the prompts of one request are
+ * named; NULL: of all. Their number. */
 int service_abort(struct service *s, const char *rid);
 void service_pause(struct service *s, enum engine_pause how);
 void service_resume(struct service *s);
@@ -139,6 +145,8 @@ int service_change(struct service *s, enum engine_pause how,
                    const char *label, struct err *e);
 void service_set_label(struct service *s, const char *label);
 const char *service_label(const struct service *s);
+/* The name of a version; old ones that are forgotten have the newest's. Inside events, too. */
+const char *service_name_of(const struct service *s, int64_t version);
 /* Gives the memory of the key-value cache back and takes it again. STATUS_INPUT while samples run.
  */
 int service_release(struct service *s, struct err *e);

@@ -12,20 +12,8 @@
 #include "serve/jfield.h"
 #include "text/tokenizer.h"
 
-static const char *const sglang_api_fields[] = {
-    "text", "input_ids", "sampling_params", "rid", "return_logprob", "logprob_start_len",
-    "top_logprobs_num", "return_text_in_logprobs", "stream",
-    /* taken, and without a meaning here */
-    "log_metrics", "background", "conversation_id", "priority", "extra_key", "routing_key",
-    "no_logs", "bootstrap_host", "bootstrap_port", "bootstrap_room", "custom_labels",
-    "data_parallel_rank", "routed_dp_rank", "validation_time", "external_trace_header",
-    "received_time", "disagg_prefill_dp_rank", "require_reasoning",
-    /* refused when they ask for something */
-    "input_embeds", "image_data", "video_data", "audio_data", "modalities", "token_ids_logprob",
-    "session_params", "lora_path", "lora_id", "custom_logit_processor", "return_hidden_states",
-    "return_routed_experts", "return_indexer_topk", "return_entropy", "return_bytes",
-    "max_dynamic_patch", "min_dynamic_patch", "image_max_dynamic_patch", "video_max_dynamic_patch",
-    NULL};
+/* Fields of the body that are not here are not looked at, as SGLang does it: clients send what
+ * newer servers know. Those that ask for something this server cannot do are refused. */
 static const char *const sglang_api_undone[] = {"input_embeds",
                                                 "image_data",
                                                 "video_data",
@@ -41,6 +29,12 @@ static const char *const sglang_api_undone[] = {"input_embeds",
                                                 "return_indexer_topk",
                                                 "return_entropy",
                                                 "return_bytes",
+                                                "return_sampling_mask",
+                                                "return_flat_raw_top_logprobs",
+                                                "return_flat_raw_output_top_logprobs",
+                                                "positional_embed_overrides",
+                                                "max_thinking_tokens",
+                                                "watermark",
                                                 NULL};
 static const char *const sglang_api_sampling[] = {"max_new_tokens",
                                                   "min_new_tokens",
@@ -68,16 +62,29 @@ static const char *const sglang_api_sampling[] = {"max_new_tokens",
                                                   "structural_tag",
                                                   "stop_regex",
                                                   "beam_width",
+                                                  "watermark",
+                                                  "choice",
                                                   NULL};
 static const char *const sglang_api_sampling_undone[] = {
-    "json_schema", "regex", "ebnf", "structural_tag", "stop_regex", "custom_params", NULL};
+    "json_schema", "regex",  "ebnf", "structural_tag", "stop_regex", "custom_params",
+    "watermark",   "choice", NULL};
+/* Each may be a list with one for each prompt. */
+static const char *const sglang_api_listed[] = {"return_logprob", "logprob_start_len",
+                                                "top_logprobs_num", NULL};
 static const struct gencall_names sglang_api_names = {
-    {"max_new_tokens", NULL}, "min_new_tokens", "sampling_seed", 128};
+    {"max_new_tokens", NULL}, "min_new_tokens", "sampling_seed", 128, 1};
+
+/* What a prompt wants to know of log-probs. */
+struct sglang_api_ask {
+    int logprob, start, top;
+};
 
 struct sglang_api {
-    int logprob, start, top, texts;
-    int list;    /* 1: the answer is a list */
-    int indexed; /* 1: events tell which sample they speak of */
+    struct sglang_api_ask *asks; /* (prompts) */
+    int texts;
+    int prompt_ids; /* 1: the prompt's tokens are told */
+    int list;       /* 1: the answer is a list */
+    int indexed;    /* 1: events tell which sample they speak of */
 };
 
 /* ---- the answer ---- */
@@ -131,12 +138,14 @@ static void sglang_api_prompt_logps(const struct gencall *g, struct buf *b,
                                     const struct service_event *ev)
 {
     const struct sglang_api *x = g->user;
+    const struct sglang_api_ask *ask = &x->asks[ev->group];
     const struct engine_group *q = &g->call.groups[ev->group];
     const struct engine_result *r = ev->r;
     int first = q->prompt_from - 1;
+    int any = ask->start >= 0 && ask->start < q->ntokens;
 
     buf_str(b, ",\"input_token_logprobs\":[");
-    if (x->start >= 0 && q->prompt_logps && first < q->ntokens) {
+    if (any) {
         sglang_api_triple(g, b, NULL, q->tokens[first]);
         for (int i = 0; i < r->nprompt; i++) {
             buf_char(b, ',');
@@ -144,9 +153,9 @@ static void sglang_api_prompt_logps(const struct gencall *g, struct buf *b,
         }
     }
     buf_char(b, ']');
-    if (x->top) {
+    if (ask->top) {
         buf_str(b, ",\"input_top_logprobs\":[");
-        if (x->start >= 0 && q->prompt_logps && first < q->ntokens) {
+        if (any) {
             buf_str(b, "null");
             for (int i = 0; i < r->nprompt; i++) {
                 size_t at = (size_t)i * (size_t)r->top;
@@ -177,7 +186,7 @@ static void sglang_api_logps(const struct gencall *g, struct buf *b, const struc
         sglang_api_triple(g, b, &r->logps[i], r->tokens[i]);
     }
     buf_printf(b, "],\"output_token_logprobs_length\":%d", r->ntokens);
-    if (x->top) {
+    if (x->asks[ev->group].top) {
         buf_str(b, ",\"output_top_logprobs\":");
         sglang_api_tops(g, b, r->top_ids, r->top_logps, r->ntokens, r->top);
     }
@@ -204,23 +213,21 @@ static void sglang_api_finish(struct buf *b, const struct service_event *ev)
     }
 }
 
-/* Versions of the weights that tokens were sampled with, when there was more than one: where each
- * run of tokens begins. */
-static void sglang_api_versions(struct buf *b, const struct engine_result *r)
+/* The names of the weights that tokens were sampled with, and which tokens. */
+static void sglang_api_versions(const struct gencall *g, struct buf *b,
+                                const struct service_event *ev)
 {
-    int mixed = 0;
+    const struct engine_result *r = ev->r;
 
-    for (int i = 1; i < r->ntokens; i++) {
-        mixed |= r->versions[i] != r->versions[0];
-    }
-    if (!mixed) {
-        return;
-    }
-    buf_str(b, ",\"token_versions\":[");
-    for (int i = 0; i < r->ntokens; i++) {
-        if (i == 0 || r->versions[i] != r->versions[i - 1]) {
-            buf_printf(b, "%s[%d,%lld]", i ? "," : "", i, (long long)r->versions[i]);
+    buf_str(b, ",\"weight_versions\":[");
+    for (int i = 0, end; i < r->ntokens || i == 0; i = end) {
+        const char *name =
+            r->ntokens ? service_name_of(g->api->service, r->versions[i]) : ev->weight_version;
+        for (end = i + 1; end < r->ntokens && r->versions[end] == r->versions[i]; end++) {
         }
+        buf_str(b, i ? ",{\"version\":" : "{\"version\":");
+        jfield_put_text(b, name, strlen(name));
+        buf_printf(b, ",\"start\":%d,\"end\":%d}", i, r->ntokens ? end : 0);
     }
     buf_char(b, ']');
 }
@@ -251,12 +258,24 @@ static void sglang_api_body(const struct gencall *g, struct buf *b, const struct
     buf_printf(b, ",\"prompt_tokens\":%d,\"weight_version\":", r->prompt_tokens);
     jfield_put_text(b, ev->weight_version, strlen(ev->weight_version));
     buf_printf(b, ",\"num_retractions\":0");
-    if (x->logprob) {
+    if (x->asks[ev->group].logprob) {
         sglang_api_logps(g, b, ev);
     }
-    sglang_api_versions(b, r);
-    buf_printf(b, ",\"completion_tokens\":%d,\"cached_tokens\":%d,\"e2e_latency\":%.6f}",
-               r->ntokens, r->cached_tokens, ev->total_s);
+    sglang_api_versions(g, b, ev);
+    buf_printf(b, ",\"reasoning_tokens\":0,\"completion_tokens\":%d,\"cached_tokens\":%d",
+               r->ntokens, r->cached_tokens);
+    if (r->finish != ENGINE_RUNNING) {
+        buf_printf(b, ",\"e2e_latency\":%.6f", ev->total_s);
+    }
+    buf_char(b, '}');
+    if (x->prompt_ids) {
+        const struct engine_group *q = &g->call.groups[ev->group];
+        buf_str(b, ",\"prompt_token_ids\":[");
+        for (int i = 0; i < q->ntokens; i++) {
+            buf_printf(b, "%s%d", i ? "," : "", q->tokens[i]);
+        }
+        buf_char(b, ']');
+    }
     if (x->indexed) {
         buf_printf(b, ",\"index\":%d", gencall_index(g, ev));
     }
@@ -312,40 +331,109 @@ static void sglang_api_event(void *arg, const struct service_event *ev)
 
 static int sglang_api_options(struct gencall *g, struct sglang_api *x, struct err *e)
 {
-    const json_t *o = g->body, *sp = jfield_get(o, "sampling_params");
-    json_t *empty = NULL;
-    int64_t start = -1, top = 0, interval = g->api->o.stream_interval;
+    const json_t *o = g->body;
     int rc;
 
+    if ((rc = jfield_undone(o, sglang_api_undone, e)) ||
+        (rc = jfield_bool(o, "stream", &g->stream, e)) ||
+        (rc = jfield_bool(o, "return_prompt_token_ids", &x->prompt_ids, e))) {
+        return rc;
+    }
+    return jfield_bool(o, "return_text_in_logprobs", &x->texts, e);
+}
+
+/* Entry i of a field that may be a list with one for each of n prompts; n is 0 for a request of one
+ * prompt that is no list. */
+static int sglang_api_entry(const json_t *v, const char *name, size_t i, size_t n,
+                            const json_t **out, struct err *e)
+{
+    *out = v;
+    if (json_is_array(v) && n == 0) {
+        return ERR(e, STATUS_INPUT, "%s is a list, the prompt is none", name);
+    }
+    if (json_is_array(v) && json_array_size(v) != n) {
+        return ERR(e, STATUS_INPUT, "%s is a list of %zu, the request has %zu prompts", name,
+                   json_array_size(v), n);
+    }
+    if (json_is_array(v)) {
+        *out = json_array_get(v, i);
+    }
+    return STATUS_OK;
+}
+
+static int sglang_api_sampled(struct gencall *g, const json_t *sp, struct err *e)
+{
+    int64_t interval = g->api->o.stream_interval, beams = 1;
+    json_t *empty = NULL;
+    int rc;
+
+    if (json_is_null(sp)) {
+        sp = NULL;
+    }
     if (sp && !json_is_object(sp)) {
-        return ERR(e, STATUS_INPUT, "sampling_params is not an object");
+        return ERR(e, STATUS_INPUT, "sampling_params is neither an object nor a list of them");
     }
     if (!sp) {
         sp = empty = json_object();
     }
-    if ((rc = jfield_known(o, "generate", sglang_api_fields, e)) ||
-        (rc = jfield_undone(o, sglang_api_undone, e)) ||
-        (rc = jfield_known(sp, "sampling_params", sglang_api_sampling, e)) ||
+    if ((rc = jfield_known(sp, "sampling_params", sglang_api_sampling, e)) ||
         (rc = jfield_undone(sp, sglang_api_sampling_undone, e)) ||
-        (rc = gencall_sampling(g, sp, &sglang_api_names, e)) ||
-        (rc = jfield_int(sp, "stream_interval", 1, 1 << 20, &interval, e)) ||
-        (rc = jfield_bool(o, "stream", &g->stream, e)) ||
-        (rc = jfield_bool(o, "return_logprob", &x->logprob, e)) ||
-        (rc = jfield_bool(o, "return_text_in_logprobs", &x->texts, e)) ||
-        (rc = jfield_int(o, "logprob_start_len", -1, INT32_MAX, &start, e)) ||
-        (rc = jfield_int(o, "top_logprobs_num", 0, ENGINE_MAX_TOP, &top, e))) {
+        (rc = jfield_int(sp, "beam_width", 1, 1, &beams, e)) ||
+        (rc = jfield_int(sp, "stream_interval", 1, 1 << 20, &interval, e))) {
         json_decref(empty);
         return rc;
     }
+    rc = gencall_sampling(g, sp, &sglang_api_names, e);
     json_decref(empty);
-    x->start = x->logprob ? (int)start : -1;
-    x->top = x->logprob ? (int)top : 0;
-    g->base.top = x->top;
-    g->base.prompt_logps = x->start >= 0;
-    g->base.prompt_temperature = 1.0f;
-    g->base.prompt_from = x->start + 1;
     g->call.progress = g->stream ? (int)interval : 0;
-    return STATUS_OK;
+    return rc;
+}
+
+/* Whether one prompt asks for other things than the one before it. */
+static int sglang_api_varies(const struct gencall *g)
+{
+    int lists = json_is_array(jfield_get(g->body, "sampling_params"));
+
+    for (int i = 0; sglang_api_listed[i]; i++) {
+        lists |= json_is_array(jfield_get(g->body, sglang_api_listed[i]));
+    }
+    return lists;
+}
+
+/* What prompt i of n asks for: into g for the next that is added, and into *ask. */
+static int sglang_api_of(struct gencall *g, struct sglang_api_ask *ask, size_t i, size_t n,
+                         struct err *e)
+{
+    const json_t *v;
+    json_t *o = json_object();
+    int64_t start = -1, top = 0;
+    int logprob = 0;
+    int rc =
+        sglang_api_entry(jfield_get(g->body, "sampling_params"), "sampling_params", i, n, &v, e);
+
+    rc = rc ? rc : sglang_api_sampled(g, v, e);
+    for (int k = 0; rc == STATUS_OK && sglang_api_listed[k]; k++) {
+        const json_t *all = jfield_get(g->body, sglang_api_listed[k]);
+        rc = sglang_api_entry(all, sglang_api_listed[k], i, n, &v, e);
+        if (rc == STATUS_OK && json_is_array(all) && g->base.n > 1) {
+            rc = ERR(e, STATUS_INPUT, "%s cannot be a list with n above 1", sglang_api_listed[k]);
+        }
+        if (rc == STATUS_OK && v) {
+            json_object_set(o, sglang_api_listed[k], (json_t *)(uintptr_t)v);
+        }
+    }
+    rc = rc ? rc : jfield_bool(o, "return_logprob", &logprob, e);
+    rc = rc ? rc : jfield_int(o, "logprob_start_len", -1, INT32_MAX - 1, &start, e);
+    rc = rc ? rc : jfield_int(o, "top_logprobs_num", 0, ENGINE_MAX_TOP, &top, e);
+    json_decref(o);
+    ask->logprob = logprob;
+    ask->start = logprob ? (int)start : -1;
+    ask->top = logprob ? (int)top : 0;
+    g->base.top = ask->top;
+    g->base.prompt_logps = ask->start >= 0;
+    g->base.prompt_temperature = 1.0f;
+    g->base.prompt_from = ask->start + 1;
+    return rc;
 }
 
 /* The name of prompt i, and whether the client gave it. */
@@ -356,9 +444,6 @@ static int sglang_api_rid(struct gencall *g, size_t i, int many, const char **ri
     *rid = NULL;
     if (json_is_array(v) && many) {
         v = json_array_get(v, i);
-        if (!v) {
-            return ERR(e, STATUS_INPUT, "rid has fewer entries than there are prompts");
-        }
     }
     if (!v) {
         return STATUS_OK;
@@ -377,40 +462,98 @@ static int sglang_api_rid(struct gencall *g, size_t i, int many, const char **ri
     return STATUS_OK;
 }
 
+/* A list of names has one for each prompt, and no name twice. */
+static int sglang_api_check_rids(const json_t *v, size_t n, struct err *e)
+{
+    json_t *seen;
+    const json_t *x;
+    size_t i;
+    int rc = STATUS_OK;
+
+    if (!json_is_array(v)) {
+        return STATUS_OK;
+    }
+    if (json_array_size(v) != n) {
+        return ERR(e, STATUS_INPUT, "rid has %zu names, the request has %zu prompts",
+                   json_array_size(v), n);
+    }
+    seen = json_object();
+    json_array_foreach(v, i, x)
+    {
+        const char *name = json_string_value(x);
+        if (rc == STATUS_OK && name && json_object_get(seen, name)) {
+            rc = ERR(e, STATUS_INPUT, "rid: the name %.80s is there twice", name);
+        }
+        if (name) {
+            json_object_set_new(seen, name, json_true());
+        }
+    }
+    json_decref(seen);
+    return rc;
+}
+
+/* Prompt i of n, whose field is `one`. */
+static int sglang_api_add(struct gencall *g, struct sglang_api *x, const json_t *one, size_t i,
+                          int many, struct err *e)
+{
+    const struct sglang_api_ask *ask = &x->asks[i];
+    const char *rid;
+    int rc = sglang_api_rid(g, i, many, &rid, e);
+
+    if (rc == STATUS_OK && json_is_string(one)) {
+        rc = gencall_add_text(g, json_string_value(one), json_string_length(one), 1, rid, e);
+    } else if (rc == STATUS_OK) {
+        rc = gencall_add_ids(g, one, rid, e);
+    }
+    if (rc == STATUS_OK && ask->start >= 0) {
+        struct engine_group *q = &g->call.groups[i];
+        if (ask->start > q->ntokens) {
+            rc = ERR(e, STATUS_INPUT, "logprob_start_len is %d, the prompt has %d tokens",
+                     ask->start, q->ntokens);
+        } else if (ask->start == q->ntokens) { /* none of them, but computed when nothing else is */
+            q->prompt_logps = q->max_new == 0;
+            q->prompt_from = q->ntokens;
+        }
+    }
+    return rc;
+}
+
 static int sglang_api_prompts(struct gencall *g, struct sglang_api *x, struct err *e)
 {
     const json_t *text = jfield_get(g->body, "text"), *ids = jfield_get(g->body, "input_ids");
-    const json_t *v = text ? text : ids;
-    int many, rc = STATUS_OK;
+    const json_t *v = ids ? ids : text; /* with both, the tokens are those of the text */
+    int many, vary = sglang_api_varies(g), samples = 1, rc = STATUS_OK;
     size_t n;
 
-    if (!text == !ids) {
-        return ERR(e, STATUS_INPUT, "Either text or input_ids should be provided, and not both.");
+    if (!v) {
+        return ERR(e, STATUS_INPUT, "Either text or input_ids should be provided.");
     }
-    if (!json_is_array(v) && !(text && json_is_string(v))) {
+    if (!json_is_array(v) && !(v == text && json_is_string(v))) {
         return ERR(e, STATUS_INPUT,
-                   text ? "text is neither a text nor a list of texts" : "input_ids is not a list");
+                   ids ? "input_ids is not a list" : "text is neither a text nor a list of texts");
     }
-    many = json_is_array(v) && (text || json_is_array(json_array_get(v, 0)));
+    many = json_is_array(v) && (v == text || json_is_array(json_array_get(v, 0)));
     n = many ? json_array_size(v) : 1;
     if (n == 0) {
         return ERR(e, STATUS_INPUT, "no prompts");
     }
+    rc = many ? sglang_api_check_rids(jfield_get(g->body, "rid"), n, e) : STATUS_OK;
+    x->asks = arena_alloc(&g->mem, sizeof *x->asks * n);
     for (size_t i = 0; rc == STATUS_OK && i < n; i++) {
         const json_t *one = many ? json_array_get(v, i) : v;
-        const char *rid;
-        rc = sglang_api_rid(g, i, many, &rid, e);
-        if (rc == STATUS_OK && text && !json_is_string(one)) {
+        if (i == 0 || vary) {
+            rc = sglang_api_of(g, &x->asks[i], i, many ? n : 0, e);
+        } else {
+            x->asks[i] = x->asks[0];
+        }
+        samples = i ? samples : g->base.n;
+        if (rc == STATUS_OK && g->base.n != samples) {
+            rc = ERR(e, STATUS_INPUT, "n must be the same for all prompts of a request");
+        }
+        if (rc == STATUS_OK && v == text && !json_is_string(one)) {
             rc = ERR(e, STATUS_INPUT, "text: entry %zu is not a text", i);
-        } else if (rc == STATUS_OK && text) {
-            rc = gencall_add_text(g, json_string_value(one), json_string_length(one), 1, rid, e);
-        } else if (rc == STATUS_OK) {
-            rc = gencall_add_ids(g, one, rid, e);
         }
-        if (rc == STATUS_OK && x->start >= 0 && x->start >= g->call.groups[i].ntokens) {
-            rc = ERR(e, STATUS_INPUT, "logprob_start_len is %d, the prompt has %d tokens", x->start,
-                     g->call.groups[i].ntokens);
-        }
+        rc = rc ? rc : sglang_api_add(g, x, one, i, many, e);
     }
     x->list = many || g->base.n > 1;
     x->indexed = g->stream && x->list;

@@ -55,7 +55,7 @@ static void update(int which, const char *version)
 static void test_weights(void **state)
 {
     json_t *want[2], *o;
-    int status;
+    int tensors = 0, status;
 
     (void)state;
     want[0] = servekit_ok(&kit, "/generate", ASK);
@@ -77,6 +77,19 @@ static void test_weights(void **state)
     }
     o = servekit_ok(&kit, "/get_weights_by_name", "{\"name\":\"model.norm.weight\"}");
     assert_int_equal(json_array_size(o), 64);
+    json_decref(o);
+    o = servekit_ok(&kit, "/get_weights_by_name",
+                    "{\"name\":\"model.norm.weight\",\"truncate_size\":5}");
+    assert_int_equal(json_array_size(o), 5);
+    json_decref(o);
+    for (int i = 0; i < kit.m.w->nparams; i++) {
+        tensors += kit.m.w->params[i].nparts;
+    }
+    o = servekit_ok(&kit, "/weights_checker", "");
+    assert_int_equal(json_object_size(servekit_at(json_array_get(servekit_at(o, "ranks", NULL), 0),
+                                                  "checksums", NULL)),
+                     tensors);
+    assert_int_equal(strlen(servekit_text(o, "per_engine_checksum", NULL)), 64);
     json_decref(o);
     o = servekit_ok(&kit, "/get_weights_by_name",
                     "{\"name\":\"model.layers.1.self_attn.k_proj.weight\",\"truncate_size\":3}");
@@ -118,8 +131,11 @@ static void test_change_under_way(void **state)
     o = servekit_json(fd, &status);
     assert_int_equal(status, 200);
     assert_string_equal(servekit_text(o, "meta_info", "weight_version"), "newer");
-    versions = json_object_get(json_object_get(o, "meta_info"), "token_versions");
-    assert_null(versions); /* it had not begun before */
+    versions = json_object_get(json_object_get(o, "meta_info"), "weight_versions");
+    assert_int_equal(json_array_size(versions), 1); /* it had not begun before */
+    assert_string_equal(servekit_text(json_array_get(versions, 0), "version", NULL), "newer");
+    assert_int_equal(json_integer_value(servekit_at(json_array_get(versions, 0), "end", NULL)),
+                     json_integer_value(servekit_at(o, "meta_info", "completion_tokens")));
     json_decref(o);
 }
 

@@ -174,7 +174,9 @@ static void test_errors(void **state)
         "{" USER ",\"tool_choice\":\"required\"}",
         "{" USER ",\"top_logprobs\":2}",
         "{" USER ",\"logprobs\":3}",
-        "{" USER ",\"nonsense\":3}",
+        "{" USER ",\"input_ids\":[3]}",
+        "{\"messages\":[{\"role\":\"wizard\",\"content\":\"a\"}]}",
+        "{\"messages\":[{\"role\":\"user\"}]}",
         "{" USER ",\"response_format\":{\"type\":\"json_object\"}}",
         "{" USER ",\"response_format\":{}}",
         "{" USER ",\"stream_options\":3}",
@@ -188,6 +190,7 @@ static void test_errors(void **state)
                                           "{\"prompt\":5}",
                                           "{\"prompt\":[{}]}",
                                           "{\"prompt\":[[]]}",
+                                          "{\"prompt\":\"a\",\"max_tokens\":0}",
                                           "{\"prompt\":\"a\",\"logprobs\":true}"};
     size_t n = sizeof bodies / sizeof *bodies;
 
@@ -203,6 +206,14 @@ static void test_errors(void **state)
         assert_int_equal(json_integer_value(servekit_at(o, "error", "code")), 400);
         json_decref(o);
     }
+    /* unknown fields are nobody's error, and an answer that only called tools has no content */
+    json_decref(
+        servekit_ok(&kit, "/v1/chat/completions",
+                    "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},"
+                    "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"c\","
+                    "\"type\":\"function\",\"function\":{\"name\":\"f\","
+                    "\"arguments\":\"{}\"}}]},{\"role\":\"tool\",\"content\":\"b\"}],"
+                    "\"nonsense\":3,\"max_tokens\":2}"));
     /* what comes with tools is rendered */
     json_decref(servekit_ok(&kit, "/v1/chat/completions",
                             "{" USER ",\"max_tokens\":2,\"tools\":[{\"type\":\"function\","

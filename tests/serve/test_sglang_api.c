@@ -323,18 +323,67 @@ static void test_stop_strings(void **state)
     mem_free(text);
 }
 
+/* Each prompt of a batch may have parameters of its own: it is answered as alone. */
+static void test_lists(void **state)
+{
+    static const char *const prompts[] = {"abc", "the quick", "xyzzy"};
+    static const char *const params[] = {
+        "{\"max_new_tokens\":9,\"sampling_seed\":3,\"ignore_eos\":true}",
+        "{\"max_new_tokens\":30,\"temperature\":0,\"stop\":[\"e\",\"o\",\"5\"],\"logit_bias\":{"
+        "\"70\":3}}",
+        "{\"max_new_tokens\":5,\"min_new_tokens\":5,\"stop_token_ids\":[50],\"sampling_seed\":-7}"};
+    static const char *const logps[] = {"true", "false", "true"};
+    static const int starts[] = {0, -1, 3}, tops[] = {0, 3, 2};
+    char all[2048], one[1024];
+    json_t *o, *alone, *m;
+
+    (void)state;
+    snprintf(all, sizeof all,
+             "{\"text\":[\"%s\",\"%s\",\"%s\"],\"sampling_params\":[%s,%s,%s],\"unknown\":1,"
+             "\"return_logprob\":[%s,%s,%s],\"logprob_start_len\":[%d,%d,%d],"
+             "\"top_logprobs_num\":[%d,%d,%d]}",
+             prompts[0], prompts[1], prompts[2], params[0], params[1], params[2], logps[0],
+             logps[1], logps[2], starts[0], starts[1], starts[2], tops[0], tops[1], tops[2]);
+    o = servekit_ok(&kit, "/generate", all);
+    assert_int_equal(json_array_size(o), 3);
+    for (size_t i = 0; i < 3; i++) {
+        snprintf(one, sizeof one,
+                 "{\"text\":\"%s\",\"sampling_params\":%s,\"return_logprob\":%s,"
+                 "\"logprob_start_len\":%d,\"top_logprobs_num\":%d}",
+                 prompts[i], params[i], logps[i], starts[i], tops[i]);
+        alone = servekit_ok(&kit, "/generate", one);
+        m = json_array_get(o, i);
+        assert_true(
+            json_equal(servekit_at(m, "output_ids", NULL), servekit_at(alone, "output_ids", NULL)));
+        assert_string_equal(servekit_text(m, "text", NULL), servekit_text(alone, "text", NULL));
+        m = json_object_get(m, "meta_info");
+        for (int k = 0; k < 5; k++) {
+            static const char *const keys[] = {"finish_reason", "input_token_logprobs",
+                                               "output_token_logprobs", "input_top_logprobs",
+                                               "output_top_logprobs"};
+            json_t *a = json_object_get(m, keys[k]);
+            json_t *b = json_object_get(json_object_get(alone, "meta_info"), keys[k]);
+            assert_true(!a == !b && (!a || json_equal(a, b)));
+        }
+        json_decref(alone);
+    }
+    assert_null(json_object_get(servekit_at(json_array_get(o, 1), "meta_info", NULL),
+                                "output_token_logprobs"));
+    json_decref(o);
+}
+
 /* A stop token that is none of the model's own ends the response and is not in its text. */
 static void test_stop_token(void **state)
 {
     static const char body[] = "{\"text\":\"abc\",\"sampling_params\":{\"max_new_tokens\":40,"
-                               "\"ignore_eos\":true,\"sampling_seed\":3%s}}";
+                               "\"ignore_eos\":%s,\"sampling_seed\":3%s}}";
     char q[512], more[64];
     json_t *o, *whole;
     int id;
     size_t first = 0;
 
     (void)state;
-    snprintf(q, sizeof q, body, "");
+    snprintf(q, sizeof q, body, "true", "");
     whole = servekit_ok(&kit, "/generate", q);
     id = (int)json_integer_value(json_array_get(servekit_at(whole, "output_ids", NULL), 10));
     while (json_integer_value(json_array_get(servekit_at(whole, "output_ids", NULL), first)) !=
@@ -342,7 +391,13 @@ static void test_stop_token(void **state)
         first++;
     }
     snprintf(more, sizeof more, ",\"stop_token_ids\":[%d]", id);
-    snprintf(q, sizeof q, body, more);
+    /* who ignores end tokens ignores all of them */
+    snprintf(q, sizeof q, body, "true", more);
+    o = servekit_ok(&kit, "/generate", q);
+    assert_true(
+        json_equal(servekit_at(o, "output_ids", NULL), servekit_at(whole, "output_ids", NULL)));
+    json_decref(o);
+    snprintf(q, sizeof q, body, "false", more);
     o = servekit_ok(&kit, "/generate", q);
     assert_int_equal(json_array_size(servekit_at(o, "output_ids", NULL)), first + 1);
     assert_int_equal(json_integer_value(servekit_at(servekit_at(o, "meta_info", "finish_reason"),
@@ -385,7 +440,13 @@ static void test_abort(void **state)
     snprintf(q, sizeof q, LONG, "two-1", "false");
     fd[1] = servekit_ask(kit.port, "POST", "/generate", q);
     wait_load(2);
+    /* names that are not whole, and none at all, mean nobody */
     json_decref(servekit_ok(&kit, "/abort_request", "{\"rid\":\"one\"}"));
+    json_decref(servekit_ok(&kit, "/abort_request", "{\"rid\":\"one-12\"}"));
+    json_decref(servekit_ok(&kit, "/abort_request", "{\"rid\":\"\"}"));
+    json_decref(servekit_ok(&kit, "/abort_request", "{}"));
+    wait_load(2);
+    json_decref(servekit_ok(&kit, "/abort_request", "{\"rid\":\"one-1\"}"));
     o = servekit_json(fd[0], &status);
     assert_int_equal(status, 200);
     assert_string_equal(servekit_text(servekit_at(o, "meta_info", "finish_reason"), "type", NULL),
@@ -406,8 +467,16 @@ static void test_abort(void **state)
                         "abort");
     json_decref(o);
     json_decref(servekit_ok(&kit, "/continue_generation", ""));
-    json_decref(servekit_post(&kit, "/abort_request", "{}", &status));
-    assert_int_equal(status, 400);
+    /* the name of a batch means all its prompts */
+    json_decref(servekit_ok(&kit, "/pause_generation", "{\"mode\":\"in_place\"}"));
+    fd[0] =
+        servekit_ask(kit.port, "POST", "/generate", "{\"input_ids\":[[5],[6]],\"rid\":\"both\"}");
+    wait_load(2);
+    json_decref(servekit_ok(&kit, "/abort_request", "{\"rid\":\"both\"}"));
+    json_decref(servekit_json(fd[0], &status));
+    assert_int_equal(status, 200);
+    wait_load(0);
+    json_decref(servekit_ok(&kit, "/continue_generation", "{}"));
 }
 
 /* Clients that go away leave nothing behind, whether they wait, stream or have not been begun. */
@@ -446,7 +515,6 @@ static void test_malformed(void **state)
         "null",
         "{}",
         "{\"text\":1}",
-        "{\"text\":\"a\",\"input_ids\":[1]}",
         "{\"text\":[]}",
         "{\"text\":[\"a\",1]}",
         "{\"text\":\"\"}",
@@ -458,11 +526,20 @@ static void test_malformed(void **state)
         "{\"input_ids\":[\"a\"]}",
         "{\"input_ids\":[[1],2]}",
         "{\"input_ids\":[9223372036854775807]}",
-        "{\"text\":\"a\",\"unknown_field\":1}",
         "{\"text\":\"a\",\"image_data\":[\"x\"]}",
         "{\"text\":\"a\",\"stream\":1}",
         "{\"text\":\"a\",\"rid\":5}",
         "{\"text\":[\"a\",\"b\"],\"rid\":[\"x\"]}",
+        "{\"text\":[\"a\",\"b\"],\"rid\":[\"x\",\"x\"]}",
+        "{\"text\":[\"a\",\"b\"],\"sampling_params\":[{}]}",
+        "{\"text\":[\"a\",\"b\"],\"sampling_params\":[{},5]}",
+        "{\"text\":[\"a\",\"b\"],\"sampling_params\":[{},{\"n\":2}]}",
+        "{\"text\":[\"a\",\"b\"],\"sampling_params\":[{},{\"temperature\":-1}]}",
+        "{\"text\":[\"a\",\"b\"],\"return_logprob\":[true]}",
+        "{\"text\":[\"a\",\"b\"],\"return_logprob\":[true,1]}",
+        "{\"text\":[\"a\",\"b\"],\"sampling_params\":{\"n\":2},\"return_logprob\":[true,true]}",
+        "{\"text\":\"a\",\"sampling_params\":[{}]}",
+        "{\"text\":\"a\",\"return_logprob\":[true]}",
         "{\"text\":\"a\",\"return_logprob\":true,\"logprob_start_len\":5}",
         "{\"text\":\"a\",\"return_logprob\":true,\"top_logprobs_num\":98}",
         "{\"text\":\"a\",\"sampling_params\":[]}",
@@ -471,6 +548,9 @@ static void test_malformed(void **state)
         "{\"text\":\"a\",\"sampling_params\":{\"temperature\":\"hot\"}}",
         "{\"text\":\"a\",\"sampling_params\":{\"top_p\":0}}",
         "{\"text\":\"a\",\"sampling_params\":{\"top_k\":-2}}",
+        "{\"text\":\"a\",\"sampling_params\":{\"top_k\":0}}",
+        "{\"text\":\"a\",\"sampling_params\":{\"repetition_penalty\":0}}",
+        "{\"text\":\"a\",\"sampling_params\":{\"beam_width\":2}}",
         "{\"text\":\"a\",\"sampling_params\":{\"n\":0}}",
         "{\"text\":\"a\",\"sampling_params\":{\"n\":100000}}",
         "{\"text\":\"a\",\"sampling_params\":{\"max_new_tokens\":1000}}",
@@ -495,6 +575,8 @@ static void test_malformed(void **state)
             fail_msg("%s: %d", bodies[i], status);
         }
         assert_true(strlen(servekit_text(servekit_at(o, "error", NULL), "message", NULL)) > 0);
+        assert_string_equal(servekit_text(o, "message", NULL),
+                            servekit_text(o, "error", "message"));
         json_decref(o);
     }
     buf_init(&deep, 1 << 20);
@@ -572,7 +654,7 @@ int main(void)
         cmocka_unit_test(test_batch),         cmocka_unit_test(test_stop_strings),
         cmocka_unit_test(test_stop_token),    cmocka_unit_test(test_abort),
         cmocka_unit_test(test_disconnect),    cmocka_unit_test(test_malformed),
-        cmocka_unit_test(test_concurrent),
+        cmocka_unit_test(test_lists),         cmocka_unit_test(test_concurrent),
     };
     return cmocka_run_group_tests(tests, suite_setup, suite_teardown);
 }
