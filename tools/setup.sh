@@ -129,7 +129,7 @@ setup_oracles() {
 
 # SGLang's kernels are linked with libcuda.so.1, which comes with the driver of a GPU. Where there is
 # none, a library serves that has the functions they name, each of which answers
-# CUDA_ERROR_STUB_LIBRARY, as the stub of the CUDA toolkit does.
+# CUDA_ERROR_NO_DEVICE.
 sglang_stub() {
     local dir=$SGLANG/cuda-stub tmp so
     [ ! -f "$dir/libcuda.so.1" ] || return 0
@@ -143,7 +143,7 @@ sglang_stub() {
             nm -D --undefined-only "$so" | sed -n 's/.* U \(cu[A-Z][A-Za-z0-9_]*\)$/\1/p' >>"$tmp/names"
         fi
     done < <(find "$SGLANG/lib" -name '*.so*' -type f -print0)
-    sort -u "$tmp/names" | sed 's/.*/int &(void) { return 34; }/' >"$tmp/stub.c"
+    sort -u "$tmp/names" | sed 's/.*/int &(void) { return 100; }/' >"$tmp/stub.c"
     mkdir -p "$dir"
     cc -shared -fPIC -w -Wl,-soname,libcuda.so.1 -o "$tmp/libcuda.so.1" "$tmp/stub.c" ||
         die "the compiler could not make a libcuda.so.1"
