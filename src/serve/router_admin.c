@@ -8,7 +8,6 @@
 #include "base/status.h"
 #include "net/http_req.h"
 #include "serve/jfield.h"
-#include "serve/reply.h"
 #include "serve/router_int.h"
 
 void router_admin_json(struct http_req *r, int status, json_t *o)
@@ -151,7 +150,7 @@ static void add_worker(struct router *rt, struct http_req *r, int wait)
         rc = router_add(rt, url, key, &w, &e);
     }
     if (rc != STATUS_OK) {
-        http_req_fail(r, reply_status(rc), "%s", e.msg);
+        http_req_fail(r, rc == STATUS_NOMEM ? 503 : 400, "%s", e.msg);
     } else if (!wait) {
         char id[32];
         id_text(w, id);
@@ -205,7 +204,7 @@ static void do_remove(struct router *rt, struct http_req *r)
     if (rc == STATUS_OK) {
         remove_worker(rt, r, url);
     } else {
-        http_req_fail(r, reply_status(rc), "%s", e.msg);
+        http_req_fail(r, rc == STATUS_NOMEM ? 503 : 400, "%s", e.msg);
     }
     json_decref(body);
 }
