@@ -16,6 +16,11 @@ lib_binary
 lib_python
 lib_work
 
+if [ "${ROUTER_SGLANG:-1}" = 1 ] && [ -x "$CACHE/sglang/bin/python" ]; then
+    lib_model
+    lib_sglang
+    export SGLANG_URL
+fi
 live_tiny "$WORK/model" --family llama --vocab 512 --hidden 128 --layers 2
 
 "$PYTHON" "$ROOT/tests/live/router.py" "$MILES" "$WORK/model" "$WORK"
