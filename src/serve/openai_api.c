@@ -203,7 +203,7 @@ static void openai_api_text_list(const struct gencall *g, struct buf *b,
             jfield_put_text(b, text, n);
         } else if (which == 3) {
             buf_printf(b, "%zu", offset);
-        } else if (i < 0 && at < 0) {
+        } else if (i < 0 && (at < 0 || at >= r->nprompt)) { /* aborted before it was known */
             buf_str(b, "null");
         } else if (which == 1) {
             jfield_put_float(b, i < 0 ? r->prompt_logps[at] : r->logps[i]);

@@ -220,12 +220,41 @@ static void test_errors(void **state)
                             "\"function\":{\"name\":\"f\"}}]}"));
 }
 
+/* A request that ends before its prompt was read: nothing is known of the prompt's log-probs. */
+static void test_aborted_echo(void **state)
+{
+    static const char ask[] = "{\"prompt\":\"abc\",\"echo\":true,\"logprobs\":2,\"max_tokens\":4}";
+    struct service_stats st = {0};
+    json_t *o, *choice, *list;
+    int fd, status;
+
+    (void)state;
+    json_decref(servekit_ok(&kit, "/pause_generation", "{\"mode\":\"in_place\"}"));
+    fd = servekit_ask(kit.port, "POST", "/v1/completions", ask);
+    for (double end = proc_now() + 20; st.load != 1 && proc_now() < end;) {
+        service_get_stats(kit.api->service, &st);
+        netpeer_sleep(0.005);
+    }
+    json_decref(servekit_ok(&kit, "/abort_request", "{\"abort_all\":true}"));
+    o = servekit_json(fd, &status);
+    assert_int_equal(status, 200);
+    choice = json_array_get(json_object_get(o, "choices"), 0);
+    assert_string_equal(servekit_text(choice, "finish_reason", NULL), "abort");
+    list = json_object_get(json_object_get(choice, "logprobs"), "token_logprobs");
+    assert_int_equal(json_array_size(list), 3);
+    for (size_t i = 0; i < 3; i++) {
+        assert_true(json_is_null(json_array_get(list, i)));
+    }
+    json_decref(o);
+    json_decref(servekit_ok(&kit, "/continue_generation", "{}"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chat),        cmocka_unit_test(test_stream),
-        cmocka_unit_test(test_completions), cmocka_unit_test(test_models),
-        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_aborted_echo), cmocka_unit_test(test_chat),
+        cmocka_unit_test(test_stream),       cmocka_unit_test(test_completions),
+        cmocka_unit_test(test_models),       cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, suite_setup, suite_teardown);
 }
