@@ -1,96 +1,122 @@
-/* Bodies with bytes changed, cut, doubled and put in: every request gets an answer, 200 or 400, and
- * the server goes on. The same bodies every time. */
+/* Spoiled bodies (fuzz/fuzz_body.h) against the server: every request gets an answer that says what
+ * it is, 200 or 400 (503 while memory is released or the queue is full), and the server goes on.
+ * Many are under way at once. The same bodies every time; MILES_FUZZ_SECONDS and MILES_FUZZ_SEED
+ * for more of them. */
 #include "serve/servekit.h"
 
-static const struct {
-    const char *path, *body;
-} seeds[] = {
-    {"/generate",
-     "{\"text\":[\"ab\",\"c\"],\"rid\":[\"x\",\"y\"],\"return_logprob\":true,"
-     "\"logprob_start_len\":0,\"top_logprobs_num\":2,\"return_text_in_logprobs\":true,"
-     "\"sampling_params\":{\"max_new_tokens\":3,\"temperature\":0.5,\"top_p\":0.9,\"top_k\":5,"
-     "\"min_p\":0.1,\"stop\":[\"zz\",\"q\"],\"stop_token_ids\":[7],\"n\":2,\"logit_bias\":{\"4\":1}"
-     ","
-     "\"frequency_penalty\":0.1,\"sampling_seed\":1}}"},
-    {"/generate", "{\"input_ids\":[[1,2,3],[4]],\"stream\":true,\"sampling_params\":{"
-                  "\"max_new_tokens\":4,\"min_new_tokens\":1,\"ignore_eos\":true}}"},
-    {"/v1/chat/completions",
-     "{\"model\":\"tiny\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\","
-     "\"text\":\"hi\"}]},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"1\","
-     "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]}],"
-     "\"max_tokens\":3,\"logprobs\":true,\"top_logprobs\":1,\"stream\":true,\"tools\":[{\"type\":"
-     "\"function\",\"function\":{\"name\":\"f\"}}],\"stream_options\":{\"include_usage\":true}}"},
-    {"/v1/completions", "{\"prompt\":[\"ab\",[3,4]],\"echo\":true,\"logprobs\":1,\"max_tokens\":2,"
-                        "\"seed\":4,\"stop\":\"x\"}"},
-    {"/abort_request", "{\"rid\":\"x\",\"abort_all\":false}"},
-    {"/get_weights_by_name", "{\"name\":\"model.norm.weight\",\"truncate_size\":3}"},
-    {"/update_weight_version", "{\"new_version\":\"v\",\"abort_all_requests\":false}"},
+#include "fuzz/fuzz_body.h"
+
+enum { FUZZ_AT_ONCE = 6, FUZZ_ROUNDS = 1500 };
+
+struct fuzz_sent {
+    const char *path;
+    struct buf body;
+    int fd;
 };
 
-static void mutate(uint64_t *s, struct buf *b)
-{
-    static const char pieces[][12] = {"null", "-1",          "1e999", "[", "{",    "\"", "\\u0000",
-                                      "true", "99999999999", "\xff",  ",", "[[]]", "{}", "0"};
-    int times = 1 + tinymodel_below(s, 3);
+static struct {
+    int ok, bad, busy;
+} fuzz_seen;
 
-    for (int i = 0; i < times && b->len > 2; i++) {
-        size_t at = (size_t)tinymodel_below(s, (int)b->len), n;
-        const char *piece = pieces[tinymodel_below(s, sizeof pieces / sizeof *pieces)];
-        struct buf out;
-        buf_init(&out, 1 << 20);
-        buf_add(&out, b->data, at);
-        n = (size_t)tinymodel_below(s, 6);
-        n = n < b->len - at ? n : b->len - at;
-        switch (tinymodel_below(s, 4)) {
-        case 0: /* one byte otherwise */
-            buf_char(&out, (char)(1 + tinymodel_below(s, 255)));
-            buf_add(&out, b->data + at + 1, b->len - at - 1);
-            break;
-        case 1: /* some left out */ buf_add(&out, b->data + at + n, b->len - at - n); break;
-        case 2: /* something put in, in place of some */
-            buf_str(&out, piece);
-            buf_add(&out, b->data + at + n, b->len - at - n);
-            break;
-        default: /* some said twice */
-            buf_add(&out, b->data + at, n);
-            buf_add(&out, b->data + at, b->len - at);
+static int fuzz_open(const struct servekit *k, const char *path, const struct buf *body)
+{
+    struct buf q;
+    int fd = netpeer_connect(k->port);
+
+    assert_true(fd >= 0);
+    buf_init(&q, 64u << 20);
+    buf_printf(&q, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n\r\n", path, body->len);
+    buf_add(&q, body->data, body->len);
+    netpeer_send(fd, q.data, q.len);
+    buf_fini(&q);
+    return fd;
+}
+
+static void fuzz_read(struct fuzz_sent *x)
+{
+    struct buf answer;
+    int status;
+
+    buf_init(&answer, 256 << 20);
+    status = servekit_answer(x->fd, &answer);
+    if (status != 200 && status != 400 && status != 503) {
+        fail_msg("%s %.*s: %d %.*s", x->path, (int)x->body.len, x->body.data, status,
+                 (int)answer.len, answer.data);
+    }
+    fuzz_seen.ok += status == 200;
+    fuzz_seen.bad += status == 400;
+    fuzz_seen.busy += status == 503;
+    buf_fini(&answer);
+    x->fd = -1;
+}
+
+static int fuzz_generates(const char *path)
+{
+    return strcmp(path, "/generate") == 0 || strncmp(path, "/v1/", 4) == 0;
+}
+
+/* Some requests at once. Those that pause or release are answered first and undone, so that the
+ * others can end. */
+static void fuzz_round(const struct servekit *k, uint64_t *s)
+{
+    struct fuzz_sent sent[FUZZ_AT_ONCE];
+    int n = 1 + (int)fuzz_body_below(s, FUZZ_AT_ONCE);
+
+    for (int i = 0; i < n; i++) {
+        buf_init(&sent[i].body, FUZZ_BODY_MAX * 2);
+        sent[i].path = fuzz_body_make(s, &sent[i].body);
+        sent[i].fd = fuzz_open(k, sent[i].path, &sent[i].body);
+        if (fuzz_generates(sent[i].path) && fuzz_body_below(s, 8) == 0) { /* hung up on */
+            close(sent[i].fd);
+            sent[i].fd = -1;
         }
-        buf_fini(b);
-        *b = out;
+    }
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < n; i++) {
+            if (sent[i].fd >= 0 && fuzz_generates(sent[i].path) == pass) {
+                fuzz_read(&sent[i]);
+            }
+        }
+        if (pass == 0) {
+            json_decref(servekit_ok(k, "/continue_generation", "{}"));
+            json_decref(servekit_ok(k, "/resume_memory_occupation", "{}"));
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        buf_fini(&sent[i].body);
     }
 }
 
-static void test_mutated(void **state)
+static void test_spoiled(void **state)
 {
-    struct api_opts o = {.service = {.engine = {.max_running = 8}}};
+    struct api_opts o = {
+        .service = {.engine = {.max_running = 8, .kv_tokens = 2048}, .max_queued = 48}};
+    const char *seconds = getenv("MILES_FUZZ_SECONDS"), *seed = getenv("MILES_FUZZ_SEED");
+    double end = seconds ? proc_now() + atof(seconds) : 0;
+    uint64_t s = seed ? strtoull(seed, NULL, 10) : 1;
     struct servekit k;
-    struct buf b, answer;
-    uint64_t s = 1;
-    int ok = 0, bad = 0, status;
+    int status, rounds = 0;
 
     (void)state;
     servekit_start(&k, &o);
-    for (int i = 0; i < 1200; i++) {
-        size_t which = (size_t)i % (sizeof seeds / sizeof *seeds);
-        buf_init(&b, 1 << 20);
-        buf_init(&answer, 64 << 20);
-        buf_str(&b, seeds[which].body);
-        if (i >= (int)(sizeof seeds / sizeof *seeds)) {
-            mutate(&s, &b);
-        }
-        if (strlen(b.data) == b.len) {
-            status =
-                servekit_answer(servekit_ask(k.port, "POST", seeds[which].path, b.data), &answer);
-            if (status != 200 && status != 400) {
-                fail_msg("%s %s: %d %s", seeds[which].path, b.data, status, answer.data);
-            }
-            ok += status == 200;
-            bad += status == 400;
-        }
-        buf_fini(&b);
-        buf_fini(&answer);
+    for (size_t i = 0; i < FUZZ_BODY_SEEDS; i++) { /* as they are */
+        struct fuzz_sent x = {.path = fuzz_body_seeds[i].path};
+        buf_init(&x.body, FUZZ_BODY_MAX);
+        buf_str(&x.body, fuzz_body_seeds[i].body);
+        x.fd = fuzz_open(&k, x.path, &x.body);
+        fuzz_read(&x);
+        buf_fini(&x.body);
+        json_decref(servekit_ok(&k, "/continue_generation", "{}"));
+        json_decref(servekit_ok(&k, "/resume_memory_occupation", "{}"));
     }
-    assert_true(ok > 50 && bad > 500);
+    assert_true(fuzz_seen.ok >= (int)FUZZ_BODY_SEEDS - 2); /* no folder to read weights from */
+    while (rounds < FUZZ_ROUNDS || proc_now() < end) {
+        fuzz_round(&k, &s);
+        rounds++;
+    }
+    print_message("%d rounds: %d ok, %d bad, %d busy\n", rounds, fuzz_seen.ok, fuzz_seen.bad,
+                  fuzz_seen.busy);
+    assert_true(fuzz_seen.ok > 500 && fuzz_seen.bad > 1500);
     json_decref(servekit_get(&k, "/health_generate", &status));
     assert_int_equal(status, 200);
     servekit_stop(&k);
@@ -98,6 +124,6 @@ static void test_mutated(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mutated)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_spoiled)};
     return cmocka_run_group_tests(tests, servekit_setup, fixture_teardown);
 }
