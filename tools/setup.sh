@@ -8,6 +8,8 @@
 #                               the last line printed is its file
 #     tools/setup.sh sglang     a venv with the packages of tools/sglang.txt that serves on CPU, and the
 #                               stub of CUDA's driver library that it wants; prints its folder
+#     tools/setup.sh vllm       a venv with the packages of tools/vllm.txt (6 GB); prints its folder
+#     tools/setup.sh llamacpp   a venv with the packages of tools/llamacpp.txt; prints its folder
 #
 # The venv is ${MILES_ORACLES}, by default oracles/ in ${MILES_CACHE}, by default ~/.cache/miles.
 # Building and running miles needs only `build`; the others are for tests and benchmarks.
@@ -18,6 +20,10 @@ ORACLES=${MILES_ORACLES:-${MILES_CACHE:-$HOME/.cache/miles}/oracles}
 PINS=$ROOT/tools/oracles.txt
 SGLANG=${MILES_CACHE:-$HOME/.cache/miles}/sglang
 SGLANG_PINS=$ROOT/tools/sglang.txt
+VLLM=${MILES_CACHE:-$HOME/.cache/miles}/vllm
+VLLM_PINS=$ROOT/tools/vllm.txt
+LLAMACPP=${MILES_CACHE:-$HOME/.cache/miles}/llamacpp
+LLAMACPP_PINS=$ROOT/tools/llamacpp.txt
 ONEDNN=${MILES_CACHE:-$HOME/.cache/miles}/onednn/lib/libdnnl.so.3
 # The newest packaged build of oneDNN (3.6.2) with OpenMP threads that needs nothing else: it lies in
 # this wheel. The packages named onednn are built for SYCL and have no CPU engine without OpenCL.
@@ -157,6 +163,19 @@ setup_sglang() {
     echo "$SGLANG"
 }
 
+setup_vllm() {
+    # Without the resolver, because what vLLM asks of torch is not what is installed.
+    venv_ready "$VLLM" "$VLLM_PINS" || venv_install "$VLLM" "$VLLM_PINS" --no-deps
+    # It compiles the model when it starts.
+    command -v g++ >/dev/null || apt_install build-essential >&2
+    echo "$VLLM"
+}
+
+setup_llamacpp() {
+    venv_ready "$LLAMACPP" "$LLAMACPP_PINS" || venv_install "$LLAMACPP" "$LLAMACPP_PINS"
+    echo "$LLAMACPP"
+}
+
 setup_onednn() {
     local tmp
     if [ ! -f "$ONEDNN" ]; then
@@ -180,8 +199,10 @@ build) setup_build ;;
 oracles) setup_oracles ;;
 onednn) setup_onednn ;;
 sglang) setup_sglang ;;
+vllm) setup_vllm ;;
+llamacpp) setup_llamacpp ;;
 *)
-    echo "usage: tools/setup.sh build|oracles|onednn|sglang" >&2
+    echo "usage: tools/setup.sh build|oracles|onednn|sglang|vllm|llamacpp" >&2
     exit 2
     ;;
 esac
