@@ -131,8 +131,8 @@ void service_run(struct service *s, service_run_fn *fn, void *arg);
 
 /* ---- only inside functions given to service_run ---- */
 
-/* Ends samples of calls whose rid is `rid`, or that and _0, _1, ... as the prompts of one request are
- * named; NULL: of all. Their number. */
+/* Ends samples of calls whose rid is `rid`, or that and _0, _1, ... as the prompts of one request
+ * are named; NULL: of all. Their number. */
 int service_abort(struct service *s, const char *rid);
 void service_pause(struct service *s, enum engine_pause how);
 void service_resume(struct service *s);
