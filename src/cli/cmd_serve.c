@@ -9,6 +9,7 @@
 
 #include "base/fsio.h"
 #include "base/log.h"
+#include "base/logfile.h"
 #include "base/mem.h"
 #include "base/proc.h"
 #include "base/status.h"
@@ -21,7 +22,8 @@
 struct serve_opts {
     struct genmodel_opts model;
     char *host, *api_key, *name, *chat_template, *cert, *key, *weight_version;
-    char *tool_parser, *reasoning_parser;
+    char *tool_parser, *reasoning_parser, *log_dir;
+    int log_level;
     int64_t port, context, max_running, max_queued, chunk, seed, interval, max_body, kv_tokens;
     double mem_fraction, drain_s, request_s;
 };
@@ -64,6 +66,10 @@ static const struct conf_opt serve_table[] = {
      "of requests that bring none; unset: from the system", O(seed), "engine", NULL},
     {"sglang-stream-interval", CONF_INT, "1", "[1,1048576]", "tokens between events of a stream",
      O(interval), "engine", NULL},
+    {"sglang-log-dir", CONF_STR, NULL, NULL,
+     "folder for a file of log lines, serve-PID.log, beside stderr", O(log_dir), "engine", NULL},
+    {"sglang-log-level", CONF_CHOICE, "info", "debug|info|warn|error",
+     "lines from here on; debug has one for each request", O(log_level), "engine", NULL},
     {"sglang-weight-version", CONF_STR, "default", NULL, "name of the weights", O(weight_version),
      "engine", NULL},
     {"sglang-tool-call-parser", CONF_STR, NULL, NULL,
@@ -153,6 +159,8 @@ static int serve_run(const struct serve_opts *o, struct genmodel *m, const json_
     if (rc != STATUS_OK) {
         return rc;
     }
+    log_info(SERVE, "%s on port %d, %d tokens of context", o->model.hf_checkpoint, api_port(a),
+             service_context(a->service));
     printf("ready url=%s://%s:%d context=%d\n", o->cert ? "https" : "http", o->host, api_port(a),
            service_context(a->service));
     fflush(stdout);
@@ -175,6 +183,7 @@ int cmd_serve(int argc, char **argv)
     struct err e = {0};
     struct conf *c = conf_new();
     json_t *args = NULL;
+    struct logfile *log = NULL;
     sigset_t signals;
     size_t len;
     int rc;
@@ -198,6 +207,10 @@ int cmd_serve(int argc, char **argv)
         rc = serve_check(&o, &e);
     }
     if (rc == STATUS_OK) {
+        log_set_level((enum log_level)o.log_level);
+        rc = o.log_dir ? logfile_open(o.log_dir, "serve", &log, &e) : STATUS_OK;
+    }
+    if (rc == STATUS_OK) {
         rc = genmodel_open(&m, &o.model, NULL, 0, &e);
     }
     if (rc == STATUS_OK && o.chat_template) {
@@ -213,6 +226,10 @@ int cmd_serve(int argc, char **argv)
     }
     json_decref(args);
     genmodel_close(&m);
+    if (rc != STATUS_OK && log) {
+        log_error(SERVE, "%s", e.msg);
+    }
+    logfile_close(log);
     conf_free(c);
     return rc == STATUS_OK ? CMD_OK : cmd_fail(rc, &e);
 }
