@@ -4,6 +4,7 @@
  *
  *     struct buf b; buf_init(&b, FUZZ_BODY_MAX);
  *     const char *path = fuzz_body_make(&rng, &b);     a body, and where it goes
+ *     fd = fuzz_body_open(port, path, &b);
  */
 #ifndef TESTS_FUZZ_FUZZ_BODY_H
 #define TESTS_FUZZ_FUZZ_BODY_H
@@ -14,6 +15,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "net/netpeer.h"
 
 enum { FUZZ_BODY_MAX = 1 << 20, FUZZ_BODY_PLACES = 512 };
 
@@ -357,6 +359,23 @@ static inline const char *fuzz_body_make(uint64_t *s, struct buf *b)
     buf_str(b, seed->body);
     fuzz_body_spoil(s, b);
     return seed->path;
+}
+
+/* Sends it to the server at the port; the connection on which the answer comes. */
+static inline int fuzz_body_open(int port, const char *path, const struct buf *body)
+{
+    struct buf q;
+    int fd = netpeer_connect(port);
+
+    if (fd < 0) {
+        abort();
+    }
+    buf_init(&q, 64u << 20);
+    buf_printf(&q, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n\r\n", path, body->len);
+    buf_add(&q, body->data, body->len);
+    netpeer_send(fd, q.data, q.len);
+    buf_fini(&q);
+    return fd;
 }
 
 #endif

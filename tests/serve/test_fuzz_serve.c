@@ -18,20 +18,6 @@ static struct {
     int ok, bad, busy;
 } fuzz_seen;
 
-static int fuzz_open(const struct servekit *k, const char *path, const struct buf *body)
-{
-    struct buf q;
-    int fd = netpeer_connect(k->port);
-
-    assert_true(fd >= 0);
-    buf_init(&q, 64u << 20);
-    buf_printf(&q, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n\r\n", path, body->len);
-    buf_add(&q, body->data, body->len);
-    netpeer_send(fd, q.data, q.len);
-    buf_fini(&q);
-    return fd;
-}
-
 static void fuzz_read(struct fuzz_sent *x)
 {
     struct buf answer;
@@ -65,7 +51,7 @@ static void fuzz_round(const struct servekit *k, uint64_t *s)
     for (int i = 0; i < n; i++) {
         buf_init(&sent[i].body, FUZZ_BODY_MAX * 2);
         sent[i].path = fuzz_body_make(s, &sent[i].body);
-        sent[i].fd = fuzz_open(k, sent[i].path, &sent[i].body);
+        sent[i].fd = fuzz_body_open(k->port, sent[i].path, &sent[i].body);
         if (fuzz_generates(sent[i].path) && fuzz_body_below(s, 8) == 0) { /* hung up on */
             close(sent[i].fd);
             sent[i].fd = -1;
@@ -103,7 +89,7 @@ static void test_spoiled(void **state)
         struct fuzz_sent x = {.path = fuzz_body_seeds[i].path};
         buf_init(&x.body, FUZZ_BODY_MAX);
         buf_str(&x.body, fuzz_body_seeds[i].body);
-        x.fd = fuzz_open(&k, x.path, &x.body);
+        x.fd = fuzz_body_open(k.port, x.path, &x.body);
         fuzz_read(&x);
         buf_fini(&x.body);
         json_decref(servekit_ok(&k, "/continue_generation", "{}"));
