@@ -386,16 +386,43 @@ out:
     return STATUS_OK;
 }
 
-int weights_reload(struct weights *w, weights_read_fn *read, void *arg, struct err *e)
+static int weights_alone(const struct weights *w, struct err *e)
 {
-    int64_t largest = 0;
-    void *buf;
-    int rc = STATUS_OK;
-
     ASSERT(!w->trainable);
     if (w->refs != 1) {
         return ERR(e, STATUS_FAIL, "weights version %lld are still held by %d readers",
                    (long long)w->version, w->refs - 1);
+    }
+    return STATUS_OK;
+}
+
+int weights_drop(struct weights *w, struct err *e)
+{
+    int rc = weights_alone(w, e);
+
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    for (int i = 0; i < w->nparams; i++) {
+        struct param *p = &w->params[i];
+        device_tensor_free(&p->w16);
+        memset(&p->w16, 0, sizeof p->w16);
+        device_wview_free(&p->view);
+        memset(&p->view, 0, sizeof p->view);
+    }
+    w->version++;
+    w->dropped = 1;
+    return STATUS_OK;
+}
+
+int weights_reload(struct weights *w, weights_read_fn *read, void *arg, struct err *e)
+{
+    int64_t largest = 0;
+    void *buf;
+    int rc = weights_alone(w, e);
+
+    if (rc != STATUS_OK) {
+        return rc;
     }
     for (int i = 0; i < w->nparams; i++) {
         int64_t n = (int64_t)w->params[i].rows * w->params[i].cols;
@@ -411,6 +438,9 @@ int weights_reload(struct weights *w, weights_read_fn *read, void *arg, struct e
         device_tensor_free(&p->w16);
         memset(&p->w16, 0, sizeof p->w16);
         rc = weights_load(w, read, arg, p, buf, e);
+        if (rc == STATUS_OK && w->dropped && weights_packed(w, p)) {
+            rc = device_wview(w->dev, &p->view, p->rows, p->cols, w->transposes, e);
+        }
         if (rc == STATUS_OK && p->view.fwd) {
             w->dev->ops->pack(w->dev, &p->w16, &p->view);
         }
@@ -419,6 +449,10 @@ int weights_reload(struct weights *w, weights_read_fn *read, void *arg, struct e
         }
     }
     mem_unmap(buf, (size_t)largest * 2);
+    if (rc == STATUS_OK && w->dropped) {
+        weights_leaves(w); /* they are part of the views */
+        w->dropped = 0;
+    }
     return rc;
 }
 

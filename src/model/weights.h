@@ -69,6 +69,7 @@ struct weights {
     struct leafset vocab_leaves;               /* leaves of the sums over the vocabulary */
     int positions;                             /* longest sequence that may be run */
     struct weights_rope rope[ARCH_ATTN_KINDS]; /* the second is empty when all layers share one */
+    int dropped;                               /* 1: there are no values (weights_drop) */
 };
 
 /* The number of leaves a run of this model uses by default (contract C1). */
@@ -110,6 +111,10 @@ int weights_publish(struct weights *w, struct err *e);
  * caller must not go on with them. Nobody else may hold the image. Not for trainable weights, whose
  * values the optimizer has beside these. */
 int weights_reload(struct weights *w, weights_read_fn *read, void *arg, struct err *e);
+
+/* Gives the memory of all values back and raises the version; shapes stay. Until weights_reload has
+ * brought others nobody may compute with them. As for readers and training: like weights_reload. */
+int weights_drop(struct weights *w, struct err *e);
 
 /* The parameter and first row that hold Hugging Face tensor `name`; NULL when there is none. */
 struct param *weights_find(struct weights *w, const char *name, int *row0, int *rows);

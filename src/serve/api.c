@@ -91,6 +91,15 @@ int api_drain(struct api *a, double wait_s)
     return http_server_drain(a->http, wait_s);
 }
 
+static void api_drop_sums(struct map **m)
+{
+    if (*m) {
+        map_fini(*m);
+    }
+    mem_free(*m);
+    *m = NULL;
+}
+
 void api_stop(struct api *a)
 {
     if (!a) {
@@ -99,10 +108,8 @@ void api_stop(struct api *a)
     http_server_free(a->http);
     front_free(a->front);
     service_close(a->service);
-    if (a->sums) {
-        map_fini(a->sums);
-    }
-    mem_free(a->sums);
+    api_drop_sums(&a->sums);
+    api_drop_sums(&a->kept);
     mem_free(a->path);
     mem_free(a);
 }

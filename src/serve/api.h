@@ -46,6 +46,7 @@ struct api {
     int64_t started;  /* seconds since 1970 */
     char *path;       /* where the weights came from; the service's thread */
     struct map *sums; /* of /weights_checker's snapshot; the service's thread */
+    struct map *kept; /* sums of the weights whose memory is released, or NULL; likewise */
 };
 
 int api_start(const struct api_model *m, const struct api_opts *o, struct api **out, struct err *e);

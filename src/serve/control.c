@@ -438,6 +438,9 @@ static int control_tensor(struct weights *w, const char *name, uint16_t **out, i
     if (!p) {
         return ERR(e, STATUS_NOTFOUND, "the model has no parameter %.80s", name);
     }
+    if (w->dropped) {
+        return ERR(e, STATUS_AGAIN, "the memory of the weights is released");
+    }
     *rows = p->kind == WEIGHTS_VECTOR ? 1 : n;
     *cols = p->kind == WEIGHTS_VECTOR ? (p->nparts > 1 ? n : p->cols) : p->cols;
     *out = mem_map((size_t)(*rows * *cols) * 2);
@@ -594,6 +597,9 @@ static int control_do_checker(struct control_op *op, struct buf *out, struct err
     if (rc != STATUS_OK) {
         return rc;
     }
+    if (a->m.served.w->dropped) {
+        return ERR(e, STATUS_AGAIN, "the memory of the weights is released");
+    }
     if (strcmp(action, "reset_tensors") == 0) {
         rc = service_change(a->service, ENGINE_PAUSE_RETRACT, control_scramble, NULL, NULL, e);
         if (rc == STATUS_OK) {
@@ -638,13 +644,13 @@ void control_checker(void *arg, struct http_req *r)
 
 /* ---- memory ---- */
 
-/* Whether the request speaks of the key-value cache: without tags it does. */
-static int control_tags(const json_t *o, int *kv, struct err *e)
+/* What the request speaks of: without tags of all. */
+static int control_tags(const json_t *o, int *kv, int *weights, struct err *e)
 {
     const json_t *tags = jfield_get(o, "tags"), *v;
     size_t i;
 
-    *kv = !tags;
+    *kv = *weights = !tags;
     if (tags && !json_is_array(tags)) {
         return ERR(e, STATUS_INPUT, "tags is not a list");
     }
@@ -657,16 +663,98 @@ static int control_tags(const json_t *o, int *kv, struct err *e)
                        i);
         }
         *kv |= strcmp(tag, "kv_cache") == 0;
+        *weights |= strcmp(tag, "weights") == 0;
     }
     return STATUS_OK;
 }
 
+/* The weights' sums are kept: what is read again must be what was given up. */
+static int control_drop_weights(struct api *a, struct err *e)
+{
+    struct map *sums;
+    int rc;
+
+    if (a->m.served.w->dropped) {
+        return STATUS_OK;
+    }
+    sums = mem_alloc(sizeof *sums);
+    map_init(sums);
+    rc = control_sums(a->m.served.w, sums, e);
+    if (rc == STATUS_OK) {
+        rc = service_drop(a->service, e);
+    }
+    if (rc != STATUS_OK) {
+        map_fini(sums);
+        mem_free(sums);
+        return rc;
+    }
+    if (a->kept) {
+        map_fini(a->kept);
+        mem_free(a->kept);
+    }
+    a->kept = sums;
+    return STATUS_OK;
+}
+
+struct control_again {
+    struct wfile *f;
+    const struct map *kept;
+};
+
+static int control_load_again(void *arg, struct weights *w, struct err *e)
+{
+    const struct control_again *x = arg;
+    struct map now;
+    struct err other;
+    int rc = control_load(x->f, w, e);
+
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    map_init(&now);
+    rc = control_sums(w, &now, e);
+    if (rc == STATUS_OK && control_compare(x->kept, &now, &other) != STATUS_OK) {
+        rc = ERR(e, STATUS_INPUT,
+                 "the files are not the weights that were released; update_weights_from_disk takes "
+                 "them as new ones");
+    }
+    map_fini(&now);
+    return rc;
+}
+
+/* The weights come back from the files they were read from. */
+static int control_restore_weights(struct api *a, struct err *e)
+{
+    struct control_again x = {NULL, a->kept};
+    int rc;
+
+    if (!a->m.served.w->dropped) {
+        return STATUS_OK;
+    }
+    rc = wfile_open(a->path, &x.f, e);
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    rc = control_check_file(a->m.served.w, x.f, e);
+    if (rc == STATUS_OK) {
+        rc = service_change(a->service, ENGINE_PAUSE_RETRACT, control_load_again, &x, NULL, e);
+    }
+    wfile_close(x.f);
+    return rc;
+}
+
 static int control_do_release(struct control_op *op, struct buf *out, struct err *e)
 {
-    int kv, rc = control_tags(op->body, &kv, e);
+    int kv, weights, rc = control_tags(op->body, &kv, &weights, e);
 
     (void)out;
-    return rc == STATUS_OK && kv ? service_release(op->a->service, e) : rc;
+    if (rc == STATUS_OK && kv) {
+        rc = service_release(op->a->service, e);
+    }
+    if (rc == STATUS_OK && weights) {
+        rc = control_drop_weights(op->a, e);
+    }
+    return rc;
 }
 
 void control_release(void *arg, struct http_req *r)
@@ -676,10 +764,16 @@ void control_release(void *arg, struct http_req *r)
 
 static int control_do_resume(struct control_op *op, struct buf *out, struct err *e)
 {
-    int kv, rc = control_tags(op->body, &kv, e);
+    int kv, weights, rc = control_tags(op->body, &kv, &weights, e);
 
     (void)out;
-    return rc == STATUS_OK && kv ? service_restore(op->a->service, e) : rc;
+    if (rc == STATUS_OK && weights) {
+        rc = control_restore_weights(op->a, e);
+    }
+    if (rc == STATUS_OK && kv) {
+        rc = service_restore(op->a->service, e);
+    }
+    return rc;
 }
 
 void control_resume(void *arg, struct http_req *r)

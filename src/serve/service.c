@@ -146,6 +146,7 @@ static void service_publish(struct service *s)
     }
     s->st.paused = s->paused;
     s->st.released = !s->engine;
+    s->st.dropped = s->m.w->dropped;
     snprintf(s->st.weight_version, sizeof s->st.weight_version, "%s", service_label(s));
     pthread_mutex_lock(&s->mu);
     s->shown = s->st;
@@ -335,6 +336,8 @@ static void service_accept(void *arg, struct service *s)
         rc = ERR(&e, STATUS_FAIL, "%s", s->st.failed);
     } else if (!s->engine) {
         rc = ERR(&e, STATUS_AGAIN, "the memory of the key-value cache is released");
+    } else if (s->m.w->dropped) {
+        rc = ERR(&e, STATUS_AGAIN, "the memory of the weights is released");
     }
     for (int i = 0; rc == STATUS_OK && i < c->ngroups; i++) {
         struct engine_group *q = &c->groups[i];
@@ -489,8 +492,9 @@ int service_change(struct service *s, enum engine_pause how,
                    int (*fn)(void *arg, struct weights *w, struct err *e), void *arg,
                    const char *label, struct err *e)
 {
-    int paused = s->paused, rc;
+    int paused = s->paused, dropped = s->m.w->dropped, rc;
     int64_t version = s->m.w->version;
+    struct err other;
 
     if (!paused || how == ENGINE_PAUSE_ABORT) {
         service_pause(s, how);
@@ -498,6 +502,8 @@ int service_change(struct service *s, enum engine_pause how,
     rc = fn(arg, s->m.w, e);
     if (rc == STATUS_OK) {
         service_set_label(s, label);
+    } else if (dropped) {
+        weights_drop(s->m.w, &other);        /* what was read of them */
     } else if (s->m.w->version != version) { /* neither the old weights nor the new ones */
         service_fail(s, e);
     }
@@ -507,16 +513,33 @@ int service_change(struct service *s, enum engine_pause how,
     return rc;
 }
 
+static int service_idle(const struct service *s, struct err *e)
+{
+    if (s->engine && engine_busy(s->engine)) {
+        return ERR(e, STATUS_INPUT, "%d samples wait or run: memory cannot be released",
+                   atomic_load(&s->load));
+    }
+    return STATUS_OK;
+}
+
+int service_drop(struct service *s, struct err *e)
+{
+    int rc = service_idle(s, e);
+
+    if (rc == STATUS_OK && !s->m.w->dropped) {
+        service_flush(s);
+        rc = weights_drop(s->m.w, e);
+    }
+    return rc;
+}
+
 int service_release(struct service *s, struct err *e)
 {
     struct engine_stats g;
+    int rc = service_idle(s, e);
 
-    if (!s->engine) {
-        return STATUS_OK;
-    }
-    if (engine_busy(s->engine)) {
-        return ERR(e, STATUS_INPUT, "%d samples wait or run: memory cannot be released",
-                   atomic_load(&s->load));
+    if (rc != STATUS_OK || !s->engine) {
+        return rc;
     }
     engine_get_stats(s->engine, &g);
     s->before.prompt_rows += g.prompt_rows;

@@ -101,9 +101,9 @@ struct service_stats {
     struct engine_stats engine;
     uint64_t calls, samples, finished, aborted; /* so far */
     uint64_t prompt_tokens, new_tokens, cached_tokens;
-    double tokens_per_s; /* new tokens over the last seconds */
-    int load;            /* samples waiting or running */
-    int paused, released;
+    double tokens_per_s;                       /* new tokens over the last seconds */
+    int load;                                  /* samples waiting or running */
+    int paused, released, dropped;             /* dropped: the weights' memory is released */
     struct service_hist first, total, between; /* seconds */
     char weight_version[256];
     char failed[512]; /* why the engine is gone; "" while it works */
@@ -139,7 +139,8 @@ void service_resume(struct service *s);
 void service_flush(struct service *s);
 /* Runs `fn` between a pause and a resume (no more than the caller's own when it has paused), for a
  * change of weights; `how` as in engine_pause. `label` names the new version, NULL: as before.
- * When fn fails after it raised the version, the engine has failed. */
+ * When fn fails after it raised the version, the engine has failed, but where the weights had been
+ * dropped. */
 int service_change(struct service *s, enum engine_pause how,
                    int (*fn)(void *arg, struct weights *w, struct err *e), void *arg,
                    const char *label, struct err *e);
@@ -151,6 +152,9 @@ const char *service_name_of(const struct service *s, int64_t version);
  */
 int service_release(struct service *s, struct err *e);
 int service_restore(struct service *s, struct err *e);
+/* Gives the memory of the weights back; service_change brings it again, with values. When that
+ * fails, the weights stay dropped. STATUS_INPUT while samples run. */
+int service_drop(struct service *s, struct err *e);
 /* engine_check of the engine, for tests. */
 int service_check(struct service *s, struct err *e);
 

@@ -44,8 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         fprintf(stderr, "%s: %d %.*s\n", path, status, (int)answer.len, answer.data);
         abort();
     }
-    json_decref(servekit_ok(&fuzz_body_kit, "/continue_generation", "{}"));
-    json_decref(servekit_ok(&fuzz_body_kit, "/resume_memory_occupation", "{}"));
+    servekit_undo(&fuzz_body_kit);
     buf_fini(&b);
     buf_fini(&answer);
     return 0;

@@ -203,6 +203,22 @@ static inline json_t *servekit_ok(const struct servekit *k, const char *path, co
     return o;
 }
 
+/* Undoes a pause and a release of memory. Weights that were never in a file cannot come back. */
+static inline void servekit_undo(const struct servekit *k)
+{
+    int status;
+
+    json_decref(servekit_ok(k, "/continue_generation", "{}"));
+    json_decref(servekit_post(k, "/resume_memory_occupation", "{}", &status));
+    if (status != 200) {
+        char q[512];
+        assert_int_equal(status, 400);
+        snprintf(q, sizeof q, "{\"model_path\":\"%s\"}", servekit_dir[0]);
+        json_decref(servekit_ok(k, "/update_weights_from_disk", q));
+        json_decref(servekit_ok(k, "/resume_memory_occupation", "{}"));
+    }
+}
+
 struct servekit_events {
     json_t *list;
     int done;

@@ -2,6 +2,8 @@
  * slow readers, and its end. */
 #include "serve/servekit.h"
 
+#include <unistd.h>
+
 static struct servekit kit;
 
 static int setup(void **state)
@@ -157,6 +159,68 @@ static void test_memory(void **state)
     json_decref(again);
 }
 
+/* The weights' memory is given back; they come again from their files, or others do. */
+static void test_weights_memory(void **state)
+{
+    static const char weights[] = "{\"tags\":[\"weights\"]}";
+    json_t *o, *again;
+    char q[512], away[300];
+    int status;
+
+    (void)state;
+    update(0, "w0");
+    o = servekit_ok(&kit, "/generate", ASK);
+    json_decref(servekit_ok(&kit, "/release_memory_occupation", weights));
+    assert_null(kit.m.w->params[0].w16.data);
+    assert_true(kit.m.w->dropped);
+    json_decref(servekit_post(&kit, "/generate", ASK, &status));
+    assert_int_equal(status, 503);
+    json_decref(
+        servekit_post(&kit, "/get_weights_by_name", "{\"name\":\"model.norm.weight\"}", &status));
+    assert_int_equal(status, 503);
+    json_decref(servekit_post(&kit, "/weights_checker", "{\"action\":\"reset_tensors\"}", &status));
+    assert_int_equal(status, 503);
+    json_decref(servekit_ok(&kit, "/release_memory_occupation", weights)); /* once is enough */
+    json_decref(servekit_ok(&kit, "/resume_memory_occupation", weights));
+    again = servekit_ok(&kit, "/generate", ASK);
+    assert_true(json_equal(logps(o), logps(again)));
+    assert_string_equal(servekit_text(again, "meta_info", "weight_version"), "w0");
+    json_decref(again);
+
+    /* all of it, and new weights instead of the old ones */
+    json_decref(servekit_ok(&kit, "/release_memory_occupation", "{}"));
+    update(1, "w1");
+    json_decref(servekit_post(&kit, "/generate", ASK, &status));
+    assert_int_equal(status, 503); /* the cache is not back */
+    json_decref(servekit_ok(&kit, "/resume_memory_occupation", "{\"tags\":[\"kv_cache\"]}"));
+    again = servekit_ok(&kit, "/generate", ASK);
+    assert_false(json_equal(logps(o), logps(again)));
+    assert_string_equal(servekit_text(again, "meta_info", "weight_version"), "w1");
+    json_decref(again);
+
+    /* files that are gone, or not what they were: told, and they may come later */
+    json_decref(servekit_ok(&kit, "/release_memory_occupation", weights));
+    snprintf(away, sizeof away, "%s.away", servekit_dir[1]);
+    assert_int_equal(rename(servekit_dir[1], away), 0);
+    json_decref(servekit_post(&kit, "/resume_memory_occupation", weights, &status));
+    assert_true(status >= 400);
+    assert_int_equal(symlink(servekit_dir[0], servekit_dir[1]), 0);
+    again = servekit_post(&kit, "/resume_memory_occupation", weights, &status);
+    assert_int_equal(status, 400);
+    assert_non_null(strstr(servekit_text(again, "error", "message"), "were released"));
+    json_decref(again);
+    assert_true(kit.m.w->dropped);
+    assert_int_equal(unlink(servekit_dir[1]), 0);
+    assert_int_equal(rename(away, servekit_dir[1]), 0);
+    json_decref(servekit_ok(&kit, "/resume_memory_occupation", ""));
+    snprintf(q, sizeof q, "{\"model_path\":\"%s\"}", servekit_dir[0]);
+    json_decref(servekit_ok(&kit, "/update_weights_from_disk", q));
+    again = servekit_ok(&kit, "/generate", ASK);
+    assert_true(json_equal(logps(o), logps(again)));
+    json_decref(again);
+    json_decref(o);
+}
+
 static void test_queue_is_bounded(void **state)
 {
     int fd[6], status;
@@ -277,6 +341,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_weights, setup, teardown),
         cmocka_unit_test_setup_teardown(test_change_under_way, setup, teardown),
         cmocka_unit_test_setup_teardown(test_memory, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_weights_memory, setup, teardown),
         cmocka_unit_test_setup_teardown(test_queue_is_bounded, setup, teardown),
         cmocka_unit_test_setup_teardown(test_slow_reader, setup, teardown),
         cmocka_unit_test_setup_teardown(test_information, setup, teardown),

@@ -64,8 +64,7 @@ static void fuzz_round(const struct servekit *k, uint64_t *s)
             }
         }
         if (pass == 0) {
-            json_decref(servekit_ok(k, "/continue_generation", "{}"));
-            json_decref(servekit_ok(k, "/resume_memory_occupation", "{}"));
+            servekit_undo(k);
         }
     }
     for (int i = 0; i < n; i++) {
@@ -92,8 +91,7 @@ static void test_spoiled(void **state)
         x.fd = fuzz_body_open(k.port, x.path, &x.body);
         fuzz_read(&x);
         buf_fini(&x.body);
-        json_decref(servekit_ok(&k, "/continue_generation", "{}"));
-        json_decref(servekit_ok(&k, "/resume_memory_occupation", "{}"));
+        servekit_undo(&k);
     }
     assert_true(fuzz_seen.ok >= (int)FUZZ_BODY_SEEDS - 2); /* no folder to read weights from */
     while (rounds < FUZZ_ROUNDS || proc_now() < end) {
