@@ -329,8 +329,8 @@ static void test_lists(void **state)
     static const char *const prompts[] = {"abc", "the quick", "xyzzy"};
     static const char *const params[] = {
         "{\"max_new_tokens\":9,\"sampling_seed\":3,\"ignore_eos\":true}",
-        "{\"max_new_tokens\":30,\"temperature\":0,\"stop\":[\"e\",\"o\",\"5\"],\"logit_bias\":{"
-        "\"70\":3}}",
+        ("{\"max_new_tokens\":30,\"temperature\":0,\"stop\":[\"e\",\"o\",\"5\"],\"logit_bias\":{"
+         "\"70\":3}}"),
         "{\"max_new_tokens\":5,\"min_new_tokens\":5,\"stop_token_ids\":[50],\"sampling_seed\":-7}"};
     static const char *const logps[] = {"true", "false", "true"};
     static const int starts[] = {0, -1, 3}, tops[] = {0, 3, 2};
