@@ -26,6 +26,7 @@ struct serve_opts {
     int log_level;
     int64_t port, context, max_running, max_queued, chunk, seed, interval, max_body, kv_tokens;
     double mem_fraction, drain_s, request_s;
+    int defaults; /* 0: the model's, 1: OpenAI's */
 };
 
 #define O(f)   offsetof(struct serve_opts, f)
@@ -64,6 +65,10 @@ static const struct conf_opt serve_table[] = {
      "prompt tokens computed in one step", O(chunk), "engine", NULL},
     {"sglang-random-seed", CONF_INT, NULL, "[0,9223372036854775807]",
      "of requests that bring none; unset: from the system", O(seed), "engine", NULL},
+    {"sglang-sampling-defaults", CONF_CHOICE, "model", "model|openai",
+     "where chats take temperature, top_p, ... from that do not say: generation_config.json, or "
+     "OpenAI's",
+     O(defaults), "engine", NULL},
     {"sglang-stream-interval", CONF_INT, "1", "[1,1048576]", "tokens between events of a stream",
      O(interval), "engine", NULL},
     {"sglang-log-dir", CONF_STR, NULL, NULL,
@@ -148,7 +153,9 @@ static int serve_run(const struct serve_opts *o, struct genmodel *m, const json_
                            .eos = m->enc.eos,
                            .path = o->model.hf_checkpoint,
                            .name = o->name,
-                           .config_json = wfile_config_json(m->file)};
+                           .config_json = wfile_config_json(m->file),
+                           .generation_json =
+                               o->defaults == 0 ? wfile_generation_config_json(m->file) : NULL};
     struct api_opts ao;
     struct api *a = NULL;
     int sig = 0, rc;

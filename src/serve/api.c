@@ -53,6 +53,24 @@ static const char *api_error(void *arg, int status, const char *msg, struct buf 
     return "application/json";
 }
 
+/* The sampling parameters of a model's generation_config.json. */
+static json_t *api_chat_defaults(const char *text)
+{
+    static const char *const names[] = {"temperature", "top_p", "top_k", "min_p",
+                                        "repetition_penalty"};
+    json_t *all = text ? json_loads(text, 0, NULL) : NULL, *o = json_object();
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        json_t *v = json_object_get(all, names[i]);
+        int off = strcmp(names[i], "top_k") == 0 && json_number_value(v) < 1.0; /* 0 turns it off */
+        if (json_is_number(v) && !off) {
+            json_object_set(o, names[i], v);
+        }
+    }
+    json_decref(all);
+    return o;
+}
+
 int api_start(const struct api_model *m, const struct api_opts *o, struct api **out, struct err *e)
 {
     struct api *a = mem_alloc(sizeof *a);
@@ -68,6 +86,7 @@ int api_start(const struct api_model *m, const struct api_opts *o, struct api **
     a->o.http.error_fn = api_error;
     a->started = (int64_t)time(NULL);
     a->path = mem_strdup(m->path);
+    a->chat = api_chat_defaults(m->generation_json);
     rc = service_open(&m->served, &o->service, &a->service, e);
     if (rc == STATUS_OK) {
         a->front = front_new(API_FRONT_THREADS);
@@ -110,6 +129,7 @@ void api_stop(struct api *a)
     service_close(a->service);
     api_drop_sums(&a->sums);
     api_drop_sums(&a->kept);
+    json_decref(a->chat);
     mem_free(a->path);
     mem_free(a);
 }

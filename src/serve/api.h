@@ -26,6 +26,8 @@ struct api_model {
     const char *path;             /* of the model's files */
     const char *name;             /* in OpenAI's API; NULL: the path */
     const char *config_json;      /* its config.json, or NULL */
+    const char *generation_json;  /* its generation_config.json: what chats sample with when they do
+                                     not  say otherwise; NULL: OpenAI's defaults */
 };
 
 struct api_opts {
@@ -44,6 +46,7 @@ struct api {
     struct front *front;
     struct http_server *http;
     int64_t started;  /* seconds since 1970 */
+    json_t *chat;     /* what chats sample with: temperature, top_p, ... */
     char *path;       /* where the weights came from; the service's thread */
     struct map *sums; /* of /weights_checker's snapshot; the service's thread */
     struct map *kept; /* sums of the weights whose memory is released, or NULL; likewise */

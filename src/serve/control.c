@@ -850,7 +850,7 @@ void control_metrics(void *arg, struct http_req *r)
                    (double)st.finished);
     control_metric(&b, a, "num_aborted_requests_total", "counter", "Samples that were aborted.",
                    (double)st.aborted);
-    control_metric(&b, a, "num_retracted_reqs_total", "counter",
+    control_metric(&b, a, "num_retracted_requests_total", "counter",
                    "Times a sample was taken back for want of memory.",
                    (double)st.engine.preempted);
     control_metric(&b, a, "evicted_pages_total", "counter", "Pages that the cache gave up.",

@@ -753,6 +753,20 @@ static int openai_api_chat_prompt(struct gencall *g, struct openai_api *x, const
     return rc;
 }
 
+/* What the client does not say of sampling, the model's own configuration says. */
+static void openai_api_defaults(struct gencall *g)
+{
+    const char *name;
+    json_t *v;
+
+    json_object_foreach(g->api->chat, name, v)
+    {
+        if (!jfield_get(g->body, name)) {
+            json_object_set_new(g->body, name, json_copy(v)); /* other threads read it, too */
+        }
+    }
+}
+
 static void openai_api_prepare(struct gencall *g, int chat)
 {
     struct openai_api *x = arena_alloc(&g->mem, sizeof *x);
@@ -765,6 +779,9 @@ static void openai_api_prepare(struct gencall *g, int chat)
     x->model = g->api->m.name;
     if (rc == STATUS_OK && !service_model(g->api->service)->tok) {
         rc = ERR(&e, STATUS_INPUT, "the model has no tokenizer: only /generate with tokens works");
+    }
+    if (rc == STATUS_OK && chat) {
+        openai_api_defaults(g);
     }
     if (rc == STATUS_OK) {
         rc = openai_api_options(g, x, &e);

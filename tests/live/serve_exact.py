@@ -373,7 +373,7 @@ class Loaded:
             if answer.status != 200:
                 fail(f"update of the weights: {answer.body}")
         await asyncio.wait([watch, asyncio.gather(*workers)], return_when=asyncio.FIRST_COMPLETED)
-        Seen.preempted += int((await client.metrics())["num_retracted_reqs_total"])
+        Seen.preempted += int((await client.metrics())["num_retracted_requests_total"])
         if kill:
             server.kill()
             Seen.restarts += 1

@@ -23,6 +23,8 @@ enum { SERVEKIT_VOCAB = 97, SERVEKIT_CONTEXT = 256 };
 static const struct tinymodel_spec servekit_spec = {
     "qwen3", 1, 2, 64, 2, 1, 32, 96, SERVEKIT_VOCAB, SERVEKIT_CONTEXT, 2.0f};
 static char servekit_dir[2][256]; /* two models of one shape */
+static const char
+    *servekit_generation; /* generation_config.json of servers to be started, or NULL */
 
 static const char servekit_template[] =
     "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}\n{% endfor %}"
@@ -92,6 +94,7 @@ static inline void servekit_start(struct servekit *k, const struct api_opts *opt
     m.path = servekit_dir[0];
     m.name = "tiny";
     m.config_json = wfile_config_json(k->m.file);
+    m.generation_json = servekit_generation;
     assert_ok(api_start(&m, &o, &k->api, &e), &e);
     k->port = api_port(k->api);
 }

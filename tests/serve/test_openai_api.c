@@ -249,12 +249,51 @@ static void test_aborted_echo(void **state)
     json_decref(servekit_ok(&kit, "/continue_generation", "{}"));
 }
 
+/* A chat that says nothing samples as the model's own configuration says; one that does is heard,
+ * and completions follow OpenAI. */
+static void test_defaults(void **state)
+{
+    static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],"
+                               "\"max_tokens\":20,\"seed\":4%s}";
+    static const char *const more[] = {"", ",\"temperature\":1.0,\"top_p\":1.0,\"top_k\":-1",
+                                       ",\"temperature\":null",
+                                       ",\"temperature\":0.25,\"top_p\":0.9,\"top_k\":7"};
+    struct servekit own;
+    char q[512];
+    json_t *o[5];
+
+    (void)state;
+    servekit_generation = "{\"temperature\":0.25,\"top_p\":0.9,\"top_k\":7,\"min_p\":\"x\","
+                          "\"do_sample\":true}";
+    servekit_start(&own, NULL);
+    servekit_generation = NULL;
+    for (int i = 0; i < 4; i++) {
+        snprintf(q, sizeof q, body, more[i]);
+        o[i] = servekit_ok(&own, "/v1/chat/completions", q);
+    }
+    snprintf(q, sizeof q, body, "");
+    o[4] = servekit_ok(&kit, "/v1/chat/completions", q);
+    assert_string_equal(servekit_text(choice(o[0], 0), "message", "content"),
+                        servekit_text(choice(o[3], 0), "message", "content"));
+    assert_string_equal(servekit_text(choice(o[0], 0), "message", "content"),
+                        servekit_text(choice(o[2], 0), "message", "content"));
+    assert_string_equal(servekit_text(choice(o[1], 0), "message", "content"),
+                        servekit_text(choice(o[4], 0), "message", "content"));
+    assert_string_not_equal(servekit_text(choice(o[0], 0), "message", "content"),
+                            servekit_text(choice(o[1], 0), "message", "content"));
+    for (int i = 0; i < 5; i++) {
+        json_decref(o[i]);
+    }
+    servekit_stop(&own);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_aborted_echo), cmocka_unit_test(test_chat),
         cmocka_unit_test(test_stream),       cmocka_unit_test(test_completions),
         cmocka_unit_test(test_models),       cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_defaults),
     };
     return cmocka_run_group_tests(tests, suite_setup, suite_teardown);
 }
