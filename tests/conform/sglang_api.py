@@ -1,9 +1,9 @@
 """One suite over HTTP for every server that speaks SGLang's API: `miles serve` and SGLang 0.5.23 itself.
 
-    sglang_api.py URL --kind miles|sglang [--golden FILE] [--record] [--only PREFIX]
+    sglang_api.py URL --kind miles|sglang [--key KEY] [--golden FILE] [--record] [--only PREFIX]
 
-The server must serve SmolLM2-135M-Instruct and be used by nobody else meanwhile; only the standard
-library is needed. Every check has a name. What both servers must do alike is one check for both;
+The server must serve SmolLM2-135M-Instruct and be used by nobody else meanwhile; SGLang must have been
+started with --enable-metrics. Only the standard library is needed. Every check has a name. What both servers must do alike is one check for both;
 what SGLang does not do is listed in KNOWN with the reason, still tried, and counted apart. With
 --record the answers of a live SGLang to the requests of `golden_requests` are written to FILE, which
 every other run is compared with: so a machine without SGLang compares with it too.
@@ -32,6 +32,11 @@ DEADLY = {
     "errors.ids_negative": "a token outside the vocabulary ends the scheduler, and so the server",
     "errors.ids_beyond_vocabulary": "a token outside the vocabulary ends the scheduler, and so the server",
 }
+MEMORY_TAGS = (None, ["kv_cache"], ["weights", "kv_cache"])
+for _tags in MEMORY_TAGS:
+    for _what in ("release", "resume", "works_after"):
+        DEADLY[f"memory.{_what}.{'_'.join(_tags or ['all'])}"] = (
+            "releasing memory waits for the GPU; without one that ends the scheduler")
 KNOWN.update(DEADLY)
 
 # Log-probs are compared with SGLang's. It rounds the logits to bf16, ours are f32: at a logit of 16 to
@@ -50,6 +55,7 @@ class Suite:
     def __init__(self, args):
         self.kind = args.kind
         self.only = args.only
+        self.key = args.key
         self.passed, self.failed, self.known = [], [], []
         self.seen = set()
         at = urllib.parse.urlsplit(args.url)
@@ -100,6 +106,8 @@ class Suite:
         c = http.client.HTTPConnection(self.host, self.port, timeout=timeout)
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         head = {} if data is None else {"Content-Type": "application/json"}
+        if self.key:
+            head["Authorization"] = f"Bearer {self.key}"
         head.update(headers or {})
         c.request(method or ("GET" if data is None else "POST"), path, data, head)
         return c
@@ -266,8 +274,7 @@ def single(s):
 
     a, b, c, d = s.many([
         {"text": PROMPT, "sampling_params": {**greedy(), "top_p": None, "top_k": None, "min_p": None,
-                                             "stop": None, "n": None if s.kind == "none" else 1,
-                                             "repetition_penalty": None, "ignore_eos": None,
+                                             "stop": None, "repetition_penalty": None, "ignore_eos": None,
                                              "skip_special_tokens": None}},
         {"text": PROMPT, "sampling_params": {"max_new_tokens": 4, "temperature": 1.0, "top_k": 1}},
         {"text": PROMPT, "sampling_params": {"max_new_tokens": 4, "temperature": 1e-9}},
@@ -874,10 +881,11 @@ def weights(s):
 def memory(s):
     body = {"text": PROMPT, "sampling_params": greedy(6)}
     before = s.gen(body)
-    for tags in (None, ["kv_cache"], ["weights", "kv_cache"]):
-        name = "all" if tags is None else "_".join(tags)
+    for tags in MEMORY_TAGS:
+        name = "_".join(tags or ["all"])
         more = {} if tags is None else {"tags": tags}
-        time.sleep(2.0)  # SGLang ends when it is asked before its last request is forgotten
+        if all([s.spares(f"memory.{what}.{name}") for what in ("release", "resume", "works_after")]):
+            continue
         status, x = s.call("/release_memory_occupation", more)
         s.check(f"memory.release.{name}", status == 200, (status, x))
         status, x = s.call("/resume_memory_occupation", more)
@@ -885,6 +893,56 @@ def memory(s):
         if tags and "weights" in tags:  # what they hold afterwards is the client's to give
             s.call("/update_weights_from_disk", {"model_path": s.call("/get_model_info")[1]["model_path"]})
         s.check(f"memory.works_after.{name}", s.gen(body)["output_ids"] == before["output_ids"])
+
+
+# ---- figures for Prometheus ----
+
+def metric(text, name):
+    """The sum of a metric's samples over its labels, or None."""
+    values = [float(line.rsplit(" ", 1)[1]) for line in text.split("\n")
+              if line.startswith((name + "{", name + " "))]
+    return sum(values) if values else None
+
+
+def metrics(s):
+    status, before = s.call("/metrics")
+    s.check("metrics.status", status == 200 and isinstance(before, str), (status, str(before)[:200]))
+    for name in ("num_running_reqs", "num_queue_reqs", "num_used_tokens", "token_usage", "gen_throughput",
+                 "cache_hit_rate", "prompt_tokens_total", "generation_tokens_total", "num_requests_total",
+                 "num_aborted_requests_total", "time_to_first_token_seconds_count",
+                 "inter_token_latency_seconds_count", "e2e_request_latency_seconds_sum"):
+        value = metric(before, f"sglang:{name}")
+        s.check(f"metrics.{name}", value is not None and value >= 0, value)
+    s.check("metrics.labels", "sglang:num_running_reqs{" in before and 'model_name="' in before)
+    s.check("metrics.types", "# TYPE sglang:num_running_reqs gauge" in before
+            and "# TYPE sglang:prompt_tokens_total counter" in before
+            and "# TYPE sglang:e2e_request_latency_seconds histogram" in before)
+    s.gen({"text": PROMPT, "sampling_params": greedy(3)})
+    after = before
+    for _ in range(100):
+        after = s.call("/metrics")[1]
+        if metric(after, "sglang:num_requests_total") > metric(before, "sglang:num_requests_total"):
+            break
+        time.sleep(0.1)
+    for name, by in (("num_requests_total", 1), ("prompt_tokens_total", 5), ("generation_tokens_total", 3)):
+        grown = metric(after, f"sglang:{name}") - metric(before, f"sglang:{name}")
+        s.check(f"metrics.{name}.grows", grown == by, grown)
+
+
+# ---- who may ask ----
+
+def keys(s):
+    for name, head in (("no_key", {"Authorization": ""}), ("wrong_key", {"Authorization": "Bearer wrong"}),
+                       ("not_bearer", {"Authorization": s.key})):
+        status, x = s.call("/generate", {"text": PROMPT, "sampling_params": greedy(1)}, headers=head)
+        s.check(f"keys.{name}", status == 401 and message(x), (status, x))
+    none = {"Authorization": ""}
+    for path in ("/get_model_info", "/get_server_info", "/v1/models", "/flush_cache"):
+        status, x = s.call(path, headers=none)
+        s.check(f"keys.needed{path.replace('/', '.')}", status == 401, (status, x))
+    for path in ("/health", "/health_generate", "/metrics"):
+        status, x = s.call(path, headers=none)
+        s.check(f"keys.open{path.replace('/', '.')}", status == 200, (status, str(x)[:200]))
 
 
 # ---- OpenAI's API ----
@@ -1132,6 +1190,7 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("url")
     p.add_argument("--kind", choices=("miles", "sglang"), required=True)
+    p.add_argument("--key", help="the server's API key")
     p.add_argument("--golden", default=GOLDEN)
     p.add_argument("--record", action="store_true")
     p.add_argument("--only", help="run the sections whose name begins so")
@@ -1143,8 +1202,9 @@ def main():
                            ("default", defaults),
                            ("models", models), ("completions", completions), ("chat", chat),
                            ("cache", cache), ("abort", aborts), ("pause", pauses), ("weights", weights),
-                           ("memory", memory)):
-        s.section(name, function)
+                           ("memory", memory), ("metrics", metrics), ("keys", keys)):
+        if name != "keys" or args.key:
+            s.section(name, function)
     unused = set(KNOWN) - s.seen
     if unused and not args.only:
         s.check("known.names", False, unused)

@@ -26,18 +26,19 @@ suite() {
     local kind=$1 url=$2
     shift 2
     lib_say "$kind:"
-    python3 "$SUITE" "$url" --kind "$kind" "$@" >"$WORK/$kind" || {
+    python3 "$SUITE" "$url" --kind "$kind" --key "$KEY" "$@" >"$WORK/$kind" || {
         cat "$WORK/$kind" >&2
         lib_die "$kind fails checks"
     }
 }
 
-lib_serve --sglang-max-running-requests 32
+KEY=conform-$$
+lib_serve --sglang-max-running-requests 32 --api-key "$KEY"
 suite miles "$URL"
 lib_end "$SERVER"
 
 if [ "$WITH" = 1 ]; then
-    lib_sglang
+    lib_sglang --api-key "$KEY" --enable-metrics
     if [ "${CONFORM_RECORD:-0}" = 1 ]; then
         suite sglang "$SGLANG_URL" --record
     else
