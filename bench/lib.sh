@@ -137,6 +137,7 @@ lib_sglang() {
         --disable-radix-cache --skip-server-warmup --max-total-tokens 65536 "$@" >"$WORK/sglang.log" 2>&1 &
     SGLANG=$!
     lib_ends $SGLANG
+    disown $SGLANG # it is slow to end, and nobody wants to read how it did
     for _ in $(seq 600); do
         ! curl -sf -m 30 "$SGLANG_URL/health" >/dev/null || return 0
         kill -0 $SGLANG 2>/dev/null || break
