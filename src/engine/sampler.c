@@ -69,9 +69,9 @@ static void sampler_penalize(struct sampler *s, const struct sampler_params *q,
     for (int i = 0; i < past->n; i++) {
         int32_t id = past->tokens[i];
         if (s->count[id]) {
-            float v = s->y[id] > 0.0f ? s->y[id] / r : s->y[id] * r;
             float loss = q->frequency_penalty * (float)s->count[id] + q->presence_penalty;
-            s->y[id] = v - loss / t;
+            float v = s->y[id] - loss / t;
+            s->y[id] = v > 0.0f ? v / r : v * r;
             s->count[id] = 0;
         }
     }

@@ -21,8 +21,9 @@ struct sampler_params {
     float top_p;       /* 1: off */
     float min_p;       /* 0: off */
     int top_k;         /* -1 or 0: off */
-    /* Of tokens in the response so far: a logit above 0 is divided by `repetition`, one below
-     * multiplied with it; then it loses `frequency` for each time and `presence` once. */
+    /* Of tokens in the response so far, in SGLang's order: a logit loses `frequency` for each time
+     * and `presence` once; if it is above 0 then, it is divided by `repetition`, else multiplied
+     * with it. */
     float repetition_penalty; /* 1 or 0: off */
     float frequency_penalty, presence_penalty;
     int nbias;

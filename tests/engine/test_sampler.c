@@ -412,12 +412,12 @@ static void test_adjust(void **state)
             for (int k = 0; k < t.n; k++) {
                 count += past[k] == i;
             }
+            if (count) {
+                want[i] -= (q.frequency_penalty * (float)count + q.presence_penalty) / temperature;
+            }
             if (count && q.repetition_penalty > 0.0f) {
                 want[i] = want[i] > 0.0f ? want[i] / q.repetition_penalty
                                          : want[i] * q.repetition_penalty;
-            }
-            if (count) {
-                want[i] -= (q.frequency_penalty * (float)count + q.presence_penalty) / temperature;
             }
             for (int k = 0; k < q.nbias; k++) {
                 want[i] += bias[k].id == i ? bias[k].value / temperature : 0.0f;
