@@ -32,8 +32,12 @@ static int tokstream_go(struct tokstream *t, const int32_t *ids, size_t n, int a
 {
     char *text;
     size_t len, end;
-    int rc = tokenizer_decode(t->tok, ids + t->from, n - t->from, t->skip_special, &text, &len, e);
+    int rc;
 
+    if (n == 0) { /* ids may be NULL then */
+        return STATUS_OK;
+    }
+    rc = tokenizer_decode(t->tok, ids + t->from, n - t->from, t->skip_special, &text, &len, e);
     if (rc != STATUS_OK) {
         return rc;
     }
