@@ -525,6 +525,7 @@ int engine_take(struct engine *g, struct engine_result *r)
             memset(r, 0, sizeof *r);
             r->group = q->q.id;
             r->sample = q->started++;
+            r->tokens = q->q.tokens + q->q.ntokens; /* none, but an address to count from */
             r->prompt_from = q->q.prompt_from;
             r->finish = ENGINE_ABORT;
             r->weight_version = g->version;

@@ -278,7 +278,8 @@ static void fuzz_body_change(uint64_t *s, json_t *o)
     case 7: /* near by */
         if (json_is_integer(v)) {
             json_int_t step = (json_int_t)fuzz_body_below(s, 5) - 2;
-            fuzz_body_put(p, json_integer(json_integer_value(v) + step));
+            uint64_t near = (uint64_t)json_integer_value(v) + (uint64_t)step; /* may wrap */
+            fuzz_body_put(p, json_integer((json_int_t)near));
         } else if (json_is_real(v)) {
             fuzz_body_put(p, json_real(-json_real_value(v)));
         } else if (json_is_string(v)) {
