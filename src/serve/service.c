@@ -123,7 +123,7 @@ void service_set_label(struct service *s, const char *label)
     }
 }
 
-static void service_publish(struct service *s)
+void service_show(struct service *s)
 {
     double now = proc_now();
 
@@ -647,7 +647,7 @@ static void *service_loop(void *arg)
         if (s->engine && engine_busy(s->engine)) {
             service_step(s);
         }
-        service_publish(s);
+        service_show(s);
     }
     s->closing = 1;
     s->abort_why = "the server is shutting down";
@@ -695,7 +695,7 @@ int service_open(const struct service_model *m, const struct service_opts *o, st
     service_fit_context(s);
     pthread_mutex_init(&s->mu, NULL);
     pthread_cond_init(&s->wake, NULL);
-    service_publish(s);
+    service_show(s);
     if (pthread_create(&s->thread, NULL, service_loop, s) != 0) {
         engine_close(s->engine);
         mem_free(s);

@@ -131,6 +131,8 @@ void service_run(struct service *s, service_run_fn *fn, void *arg);
 
 /* ---- only inside functions given to service_run ---- */
 
+/* What service_get_stats says is up to date from here on; else it is between two steps. */
+void service_show(struct service *s);
 /* Ends samples of calls whose rid is `rid`, or that and _0, _1, ... as the prompts of one request
  * are named; NULL: of all. Their number. */
 int service_abort(struct service *s, const char *rid);
