@@ -56,7 +56,8 @@ struct openai_api {
     int chat;
     int logprobs; /* 1: with `top` candidates */
     int top;
-    int echo, usage;
+    int echo;
+    int usage, usages; /* 1: at the end of a stream; in each event */
     const char *id, *model;
     const json_t *tools;
     struct outparse_rules rules;
@@ -410,7 +411,15 @@ static void openai_api_chunk(struct gencall *g, const struct service_event *ev)
     } else {
         buf_str(&b, ",\"finish_reason\":null");
     }
-    buf_str(&b, "}]}");
+    buf_str(&b, "}]");
+    if (x->usages) {
+        int n = ev->r->prompt_tokens, k = ev->r->ntokens;
+        buf_printf(&b,
+                   ",\"usage\":{\"prompt_tokens\":%d,\"total_tokens\":%d,"
+                   "\"completion_tokens\":%d,\"reasoning_tokens\":0}",
+                   n, n + k, k);
+    }
+    buf_char(&b, '}');
     if (any || last || x->logprobs) {
         reply_event(&g->rp, b.data, b.len, 0);
         t->tokens = ev->r->ntokens;
@@ -492,8 +501,8 @@ static int openai_api_options(struct gencall *g, struct openai_api *x, struct er
         if (!json_is_object(so)) {
             return ERR(e, STATUS_INPUT, "stream_options is not an object");
         }
-        rc = jfield_bool(so, "include_usage", &x->usage, e);
-        if (rc != STATUS_OK) {
+        if ((rc = jfield_bool(so, "include_usage", &x->usage, e)) ||
+            (rc = jfield_bool(so, "continuous_usage_stats", &x->usages, e))) {
             return rc;
         }
     }
@@ -718,12 +727,45 @@ static int openai_api_tools(struct gencall *g, struct openai_api *x, struct err 
     return STATUS_OK;
 }
 
+/* The template's variables. A reasoning_effort tells it whether to think, by the names that
+ * templates have for that, unless the client does so itself. *out is the caller's. */
+static int openai_api_kwargs(const struct gencall *g, json_t **out, struct err *e)
+{
+    static const char *const tiers[] = {"none", "minimal", "low",   "medium",
+                                        "high", "xhigh",   "ultra", "max"};
+    const json_t *kwargs = jfield_get(g->body, "chat_template_kwargs");
+    const json_t *effort = jfield_get(g->body, "reasoning_effort");
+    const char *tier = json_string_value(effort);
+    int known = json_is_number(effort) && json_number_value(effort) >= 0.0 &&
+                json_number_value(effort) <= 0.99;
+
+    if (kwargs && !json_is_object(kwargs)) {
+        return ERR(e, STATUS_INPUT, "chat_template_kwargs is not an object");
+    }
+    for (size_t i = 0; tier && i < sizeof tiers / sizeof tiers[0]; i++) {
+        known |= strcmp(tier, tiers[i]) == 0;
+    }
+    if (effort && !known) {
+        return ERR(e, STATUS_INPUT,
+                   "reasoning_effort is none of none, minimal, low, medium, high, "
+                   "xhigh, ultra, max, nor a number in [0, 0.99]");
+    }
+    *out = kwargs ? json_deep_copy(kwargs) : json_object();
+    if (effort) {
+        int think = !tier || strcmp(tier, "none") != 0;
+        json_t *more = json_pack("{s:b,s:b,s:O}", "thinking", think, "enable_thinking", think,
+                                 "reasoning_effort", effort);
+        json_object_update_missing(*out, more);
+        json_decref(more);
+    }
+    return STATUS_OK;
+}
+
 static int openai_api_chat_prompt(struct gencall *g, struct openai_api *x, const char *rid,
                                   struct err *e)
 {
     const struct api_model *m = &g->api->m;
-    const json_t *kwargs = jfield_get(g->body, "chat_template_kwargs");
-    json_t *messages = NULL;
+    json_t *messages = NULL, *kwargs = NULL;
     char *text;
     size_t len;
     int generate = 1, separate = 1, rc;
@@ -731,17 +773,17 @@ static int openai_api_chat_prompt(struct gencall *g, struct openai_api *x, const
     if (!m->tmpl || !m->served.tok) {
         return ERR(e, STATUS_INPUT, "the model has no chat template");
     }
-    if (kwargs && !json_is_object(kwargs)) {
-        return ERR(e, STATUS_INPUT, "chat_template_kwargs is not an object");
-    }
     if ((rc = jfield_bool(g->body, "add_generation_prompt", &generate, e)) ||
         (rc = jfield_bool(g->body, "separate_reasoning", &separate, e)) ||
-        (rc = openai_api_tools(g, x, e)) || (rc = openai_api_messages(g, &messages, e))) {
+        (rc = openai_api_tools(g, x, e)) || (rc = openai_api_kwargs(g, &kwargs, e)) ||
+        (rc = openai_api_messages(g, &messages, e))) {
+        json_decref(kwargs);
         return rc;
     }
     x->rules.reasoning = g->api->o.reasoning_parser != NULL && separate;
     rc = chat_render(m->tmpl, messages, x->tools, kwargs, generate, m->bos, m->eos, &text, &len, e);
     json_decref(messages);
+    json_decref(kwargs);
     if (rc == STATUS_OK) {
         /* a prompt that opens the reasoning itself: what comes begins inside it */
         x->rules.inside = x->rules.reasoning && outparse_opens(text, len);

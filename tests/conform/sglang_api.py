@@ -1143,6 +1143,11 @@ def chat(s):
             and all(f is None for f in finishes[:-1]), finishes)
     s.check("chat.stream.usage", parts[-1]["choices"] == []
             and parts[-1]["usage"]["total_tokens"] == u["total_tokens"], parts[-1])
+    _, _, raw = s.stream(path, {**stream, "stream_options": {"continuous_usage_stats": True}})
+    counts = [x["usage"]["completion_tokens"] for x in map(json.loads, events(raw)[1][:-1])
+              if x.get("usage") and x["choices"]]
+    s.check("chat.stream.continuous_usage", counts and counts == sorted(counts)
+            and counts[-1] == u["completion_tokens"], counts)
     _, _, raw = s.stream(path, {**stream, "logprobs": True, "top_logprobs": 2})
     said = [json.loads(d)["choices"][0] for d in events(raw)[1][:-1]]
     tokens = [t for c in said if c.get("logprobs") for t in c["logprobs"]["content"]]
@@ -1153,6 +1158,9 @@ def chat(s):
     s.check("chat.stream.n", all("".join(c["delta"].get("content") or "" for c in said if c["index"] == i)
                                  == text for i in (0, 1)), said)
 
+    for effort in ("none", "high", 0.5):
+        status, x = s.call(path, {**base, "reasoning_effort": effort, "max_tokens": 1})
+        s.check(f"chat.reasoning_effort.{effort}", status == 200, (status, x))
     status, x = s.call(path, {**base, "tools": [WEATHER]})
     s.check("chat.tools", status == 200 and x["choices"][0]["message"]["role"] == "assistant", (status, x))
     status, x = s.call(path, {**base, "tools": [WEATHER], "tool_choice": "none"})
@@ -1179,6 +1187,10 @@ def chat(s):
             "unknown_tool": {**base, "tools": [WEATHER],
                              "tool_choice": {"type": "function", "function": {"name": "x"}}},
             "required_without_tools": {**base, "tool_choice": "required"},
+            "reasoning_effort": {**base, "reasoning_effort": "extreme"},
+            "reasoning_effort_bool": {**base, "reasoning_effort": True},
+            "template_kwargs": {**base, "chat_template_kwargs": 3},
+            "stream_options": {**base, "stream": True, "stream_options": 3},
             "too_long": {**base, "max_tokens": 8192}}.items():
         status, x = s.call(path, body)
         s.check(f"chat.error.{name}", status == 400 and message(x), (status, x))

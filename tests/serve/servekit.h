@@ -29,6 +29,8 @@ static const char
 static const char servekit_template[] =
     "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}\n{% endfor %}"
     "{% if tools %}tools:{% for t in tools %} {{ t.function.name }}{% endfor %}\n{% endif %}"
+    "{% if enable_thinking is defined %}think:{{ enable_thinking }},{{ reasoning_effort }}{% endif "
+    "%}"
     "{% if add_generation_prompt %}<s>assistant:{% endif %}";
 
 /* Every token is a printable character; 0 is the space, 1 and 2 are <s> and </s>. */

@@ -181,6 +181,9 @@ static void test_errors(void **state)
         "{" USER ",\"response_format\":{}}",
         "{" USER ",\"stream_options\":3}",
         "{" USER ",\"chat_template_kwargs\":3}",
+        "{" USER ",\"reasoning_effort\":\"extreme\"}",
+        "{" USER ",\"reasoning_effort\":true}",
+        "{" USER ",\"reasoning_effort\":1}",
         "{" USER ",\"max_tokens\":100000}",
         "{" USER ",\"rid\":\"a\\\"b\"}",
         "{" USER ",\"n\":0}",
@@ -287,13 +290,47 @@ static void test_defaults(void **state)
     servekit_stop(&own);
 }
 
+/* What a reasoning_effort says reaches the template, and what the client says to it stays. */
+static void test_effort(void **state)
+{
+    static const struct {
+        const char *more, *prompt;
+    } cases[] = {
+        {"\"reasoning_effort\":\"none\"", "think:False,none"},
+        {"\"reasoning_effort\":\"high\"", "think:True,high"},
+        {"\"reasoning_effort\":0.5", "think:True,0.5"},
+        {"\"reasoning_effort\":\"low\",\"chat_template_kwargs\":{\"enable_thinking\":false}",
+         "think:False,low"},
+        {"\"reasoning_effort\":null", ""},
+    };
+    char q[512];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *a, *b;
+        snprintf(q, sizeof q, "{" USER ",\"max_tokens\":9,\"temperature\":0,%s}", cases[i].more);
+        a = servekit_ok(&kit, "/v1/chat/completions", q);
+        snprintf(q, sizeof q,
+                 "{\"text\":\"<s>user: a\\n%s<s>assistant:\",\"sampling_params\":{"
+                 "\"max_new_tokens\":9,\"temperature\":0}}",
+                 cases[i].prompt);
+        b = servekit_ok(&kit, "/generate", q);
+        assert_int_equal(json_integer_value(servekit_at(a, "usage", "prompt_tokens")),
+                         json_integer_value(servekit_at(b, "meta_info", "prompt_tokens")));
+        assert_string_equal(servekit_text(choice(a, 0), "message", "content"),
+                            servekit_text(b, "text", NULL));
+        json_decref(a);
+        json_decref(b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_aborted_echo), cmocka_unit_test(test_chat),
         cmocka_unit_test(test_stream),       cmocka_unit_test(test_completions),
         cmocka_unit_test(test_models),       cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_defaults),     cmocka_unit_test(test_effort),
     };
     return cmocka_run_group_tests(tests, suite_setup, suite_teardown);
 }
