@@ -13,7 +13,7 @@
 #include "serve/jfield.h"
 #include "text/tokenizer.h"
 
-enum { GENCALL_MAX_N = 4096, GENCALL_MAX_PROMPTS = 65536, GENCALL_MAX_STOPS = 64 };
+enum { GENCALL_MAX_N = 4096, GENCALL_MAX_STOPS = 64 };
 #define GENCALL_MAX_STOP_BYTES 4096
 #define GENCALL_MAX_ANSWER     (1u << 30)
 

@@ -17,6 +17,8 @@
 
 struct api;
 
+enum { GENCALL_MAX_PROMPTS = 65536 };
+
 struct gencall {
     struct reply rp;
     struct service_call call;

@@ -554,6 +554,9 @@ static int openai_api_prompts(struct gencall *g, struct openai_api *x, const cha
         (json_is_array(v) && json_array_size(v) == 0)) {
         return ERR(e, STATUS_INPUT, "prompt is neither a text, nor tokens, nor a list of these");
     }
+    if (n > GENCALL_MAX_PROMPTS) {
+        return ERR(e, STATUS_INPUT, "more than %d prompts in one request", GENCALL_MAX_PROMPTS);
+    }
     x->echoed = arena_alloc(&g->mem, sizeof *x->echoed * n);
     for (size_t i = 0; rc == STATUS_OK && i < n; i++) {
         const json_t *one = many ? json_array_get(v, i) : v;

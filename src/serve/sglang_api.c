@@ -534,8 +534,9 @@ static int sglang_api_prompts(struct gencall *g, struct sglang_api *x, struct er
     }
     many = json_is_array(v) && (v == text || json_is_array(json_array_get(v, 0)));
     n = many ? json_array_size(v) : 1;
-    if (n == 0) {
-        return ERR(e, STATUS_INPUT, "no prompts");
+    if (n == 0 || n > GENCALL_MAX_PROMPTS) {
+        return ERR(e, STATUS_INPUT, "%zu prompts in one request, not 1 to %d", n,
+                   GENCALL_MAX_PROMPTS);
     }
     rc = many ? sglang_api_check_rids(jfield_get(g->body, "rid"), n, e) : STATUS_OK;
     x->asks = arena_alloc(&g->mem, sizeof *x->asks * n);
