@@ -268,14 +268,17 @@ int router_usable(struct router *rt, double now)
 struct check {
     struct router_task task;
     struct router_worker *w;
+    int verify; /* of the version of its weights */
 };
+
+static void begin_check(struct router *rt, struct router_worker *w, int verify);
 
 static void after_check(struct router *rt, struct router_worker *w, int ok, const char *reason)
 {
+    int doubt = w->fails > 0 || w->health != ROUTER_WORKER_UP, change;
     double now = proc_now();
-    int change;
 
-    w->checking = 0;
+    w->checking = w->unsure = 0;
     rt->stats.checks++;
     rt->stats.checks_failed += !ok;
     if (w->removed) {
@@ -283,7 +286,6 @@ static void after_check(struct router *rt, struct router_worker *w, int ok, cons
     }
     change = router_worker_checked(w, ok, reason, now);
     router_due(rt, w->next_check);
-    router_admin_added(rt, w);
     if (change > 0) {
         log_info(ROUTER, "worker %s is healthy", w->url);
     } else if (change < 0) {
@@ -293,10 +295,33 @@ static void after_check(struct router *rt, struct router_worker *w, int ok, cons
     } else if (w->health == ROUTER_WORKER_STARTING && now - w->added > rt->o.worker.startup_s) {
         log_warn(ROUTER, "worker %s has not started: %s", w->url, reason);
         router_remove(rt, w, "it has not started in time");
+        return;
+    }
+    if (ok && doubt && w->health == ROUTER_WORKER_UP && rt->version && !w->stale) {
+        begin_check(rt, w, 1); /* it may have been started again, with the weights of its files */
+    } else {
+        router_admin_added(rt, w);
     }
 }
 
-static void begin_check(struct router *rt, struct router_worker *w)
+/* A worker that was away says what weights it has. Those that name no version are believed. */
+static void after_verify(struct router *rt, struct router_worker *w,
+                         const struct http_client_event *ev)
+{
+    json_t *o = json_loadb(ev->data, ev->len, 0, NULL);
+    const char *version = json_string_value(json_object_get(o, "weight_version"));
+
+    w->checking = w->unsure = 0;
+    if (version && rt->version && strcmp(version, rt->version) != 0 && !w->removed) {
+        w->stale = 1;
+        log_warn(ROUTER, "worker %s has weights %s, not %s: it gets no requests", w->url, version,
+                 rt->version);
+    }
+    json_decref(o);
+    router_admin_added(rt, w);
+}
+
+static void begin_check(struct router *rt, struct router_worker *w, int verify)
 {
     struct http_client_request q = {.total_s = rt->o.check_timeout_s, .max_response = 1 << 20};
     struct check *c = mem_alloc(sizeof *c);
@@ -305,9 +330,11 @@ static void begin_check(struct router *rt, struct router_worker *w)
 
     c->task.kind = ROUTER_TASK_CHECK;
     c->w = w;
+    c->verify = w->unsure = verify;
     w->checking = 1;
     router_worker_ref(w);
-    if (router_send(rt, w, &c->task, &q, NULL, rt->health_path, &id, &e) != STATUS_OK) {
+    if (router_send(rt, w, &c->task, &q, NULL, verify ? "/get_model_info" : rt->health_path, &id,
+                    &e) != STATUS_OK) {
         after_check(rt, w, 0, e.msg);
         router_worker_unref(w);
         mem_free(c);
@@ -317,7 +344,7 @@ static void begin_check(struct router *rt, struct router_worker *w)
 static void check_event(struct router *rt, struct http_client_event *ev)
 {
     struct check *c = ev->user;
-    int answered = ev->outcome == HTTP_CLIENT_OK;
+    int answered = ev->outcome == HTTP_CLIENT_OK, ok = answered && ev->status / 100 == 2;
     char reason[128];
 
     if (answered) {
@@ -325,7 +352,11 @@ static void check_event(struct router *rt, struct http_client_event *ev)
     } else {
         snprintf(reason, sizeof reason, "%.120s", ev->error);
     }
-    after_check(rt, c->w, answered && ev->status >= 200 && ev->status < 300, reason);
+    if (c->verify && ok) {
+        after_verify(rt, c->w, ev);
+    } else {
+        after_check(rt, c->w, ok, reason); /* who cannot say what it has is not well */
+    }
     router_worker_unref(c->w);
     mem_free(c);
 }
@@ -335,7 +366,7 @@ static void check_workers(struct router *rt, double now)
     for (int i = rt->nworkers - 1; i >= 0 && !rt->o.worker.no_checks; i--) {
         struct router_worker *w = rt->workers[i];
         if (!w->checking && now >= w->next_check) {
-            begin_check(rt, w);
+            begin_check(rt, w, 0);
         } else if (!w->checking) {
             router_due(rt, w->next_check);
         }
@@ -525,5 +556,6 @@ void router_stop(struct router *rt)
     mem_free(rt->slots);
     mem_free(rt->worker_key);
     mem_free(rt->health_path);
+    mem_free(rt->version);
     mem_free(rt);
 }

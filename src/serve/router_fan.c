@@ -281,12 +281,31 @@ static void answer_metrics(const struct router_fan *f)
 
 /* ---- from start to end ---- */
 
-static void mark_stale(const struct router_fan *f)
+/* The version that a change of weights names, if it does. */
+static void keep_version(struct router *rt, const struct http_req *r)
+{
+    size_t n;
+    const char *body = http_req_body(r, &n), *version;
+    json_t *o = json_loadb(body, n, 0, NULL);
+
+    version = json_string_value(json_object_get(o, "weight_version"));
+    version = version ? version : json_string_value(json_object_get(o, "new_version"));
+    if (version) {
+        mem_free(rt->version);
+        rt->version = mem_strdup(version);
+    }
+    json_decref(o);
+}
+
+static void mark_stale(struct router *rt, const struct router_fan *f)
 {
     int good = 0;
 
     for (int i = 0; i < f->n; i++) {
         good += is_good(&f->parts[i]);
+    }
+    if (good > 0) {
+        keep_version(rt, f->r);
     }
     for (int i = 0; i < f->n && good > 0; i++) {
         struct router_worker *w = f->parts[i].w;
@@ -309,7 +328,7 @@ static void fan_over(struct router *rt, struct router_fan *f)
         }
     }
     if (f->rule->flags & FAN_WEIGHTS) {
-        mark_stale(f);
+        mark_stale(rt, f);
     }
     if (f->rule->flags & FAN_INFO) {
         answer_info(rt, f);

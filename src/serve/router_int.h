@@ -54,6 +54,7 @@ struct router {
     int has_thread, wakefd;
     double started;
     atomic_int stop;
+    char *version; /* that the last change of weights through this router named; or NULL */
 
     pthread_mutex_t mu;
     struct router_call *inbox, **inbox_end;    /* under mu */

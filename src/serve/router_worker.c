@@ -44,7 +44,7 @@ void router_worker_unref(struct router_worker *w)
 
 int router_worker_usable(struct router_worker *w, double now)
 {
-    if (w->removed || w->stale || w->health != ROUTER_WORKER_UP) {
+    if (w->removed || w->stale || w->unsure || w->health != ROUTER_WORKER_UP) {
         return 0;
     }
     if (w->breaker == ROUTER_WORKER_OPEN && now >= w->cb_until) {

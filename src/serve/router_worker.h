@@ -50,7 +50,8 @@ struct router_worker {
     uint16_t slot;
     int refs; /* the list of workers, requests on their way, a check on its way */
     int removed;
-    int stale; /* it missed a change of weights that others made */
+    int stale;  /* it missed a change of weights that others made */
+    int unsure; /* it is being asked for the version of its weights */
 
     enum router_worker_health health;
     int fails, passes; /* checks in a row */

@@ -34,6 +34,7 @@ struct routerkit_worker {
     struct http_req *held[ROUTERKIT_HELD];
     int nheld;
     char key[64]; /* of the last request's Authorization */
+    char version[32];
 };
 
 static struct routerkit_worker routerkit_w[ROUTERKIT_WORKERS];
@@ -129,6 +130,16 @@ static void routerkit_control(void *arg, struct http_req *r)
     http_req_reply(r, 200, "application/json", text, strlen(text));
 }
 
+static void routerkit_info(void *arg, struct http_req *r)
+{
+    struct routerkit_worker *w = arg;
+    char text[128];
+    pthread_mutex_lock(&w->mu);
+    snprintf(text, sizeof text, "{\"weight_version\":\"%s\"}", w->version);
+    pthread_mutex_unlock(&w->mu);
+    http_req_reply(r, 200, "application/json", text, strlen(text));
+}
+
 static void routerkit_metrics(void *arg, struct http_req *r)
 {
     static const char text[] =
@@ -143,6 +154,7 @@ static void routerkit_worker_start(struct routerkit_worker *w, int number, int p
     static const struct http_server_route routes[] = {
         {"GET", "/health", routerkit_health, HTTP_SERVER_OPEN},
         {"GET", "/metrics", routerkit_metrics, 0},
+        {"GET", "/get_model_info", routerkit_info, 0},
         {"*", "/get_server_info", routerkit_control, 0},
         {"*", "/flush_cache", routerkit_control, 0},
         {"*", "/abort_request", routerkit_control, 0},
@@ -162,6 +174,22 @@ static void routerkit_worker_start(struct routerkit_worker *w, int number, int p
     assert_ok(http_server_start(&w->s, &o, &e), &e);
     w->port = http_server_port(w->s);
     snprintf(w->url, sizeof w->url, "http://127.0.0.1:%d", w->port);
+}
+
+static inline void routerkit_version(struct routerkit_worker *w, const char *version)
+{
+    pthread_mutex_lock(&w->mu);
+    snprintf(w->version, sizeof w->version, "%s", version);
+    pthread_mutex_unlock(&w->mu);
+}
+
+static inline int routerkit_held(struct routerkit_worker *w)
+{
+    int n;
+    pthread_mutex_lock(&w->mu);
+    n = w->nheld;
+    pthread_mutex_unlock(&w->mu);
+    return n;
 }
 
 /* As if it was killed: connections break, nobody listens. */

@@ -272,6 +272,45 @@ static void missed_weights_are_stale(void **state)
     routerkit_stop(2);
 }
 
+static void the_restarted_are_stale(void **state)
+{
+    struct router_opts o = routerkit_opts();
+    char text[128];
+    (void)state;
+    routerkit_start(&o, 2);
+    for (int i = 0; i < 2; i++) {
+        routerkit_version(&W[i], "v3");
+    }
+    assert_int_equal(
+        routerkit_ask("POST", "/update_weights_from_disk", "{\"weight_version\": \"v3\"}"), 200);
+    /* Away and back, with the same weights. */
+    atomic_store(&W[1].sick, 1);
+    routerkit_wait("active_workers", 1);
+    atomic_store(&W[1].sick, 0);
+    routerkit_wait("active_workers", 2);
+    /* Away and back, with others. */
+    atomic_store(&W[1].sick, 1);
+    routerkit_wait("active_workers", 1);
+    routerkit_version(&W[1], "default");
+    atomic_store(&W[1].sick, 0);
+    for (double end = proc_now() + 10; proc_now() < end; netpeer_sleep(0.01)) {
+        assert_int_equal(routerkit_ask("GET", "/workers", ""), 200);
+        if (strstr(routerkit_body.data, "\"state\":\"stale\"")) {
+            break;
+        }
+    }
+    assert_non_null(strstr(routerkit_body.data, "\"state\":\"stale\""));
+    assert_true(routerkit_metric("active_workers") == 1);
+    /* To add it again is no help, to give it the weights is. */
+    snprintf(text, sizeof text, "/add_worker?url=%s", W[1].url);
+    assert_int_equal(routerkit_ask("POST", text, ""), 200);
+    assert_non_null(strstr(routerkit_body.data, "\"state\":\"stale\""));
+    assert_int_equal(routerkit_ask("POST", "/update_weight_version", "{\"new_version\": \"v4\"}"),
+                     200);
+    assert_true(routerkit_metric("active_workers") == 2);
+    routerkit_stop(2);
+}
+
 static void the_dead_need_no_abort(void **state)
 {
     struct router_opts o = routerkit_opts();
@@ -370,6 +409,7 @@ int main(void)
         cmocka_unit_test(workers_are_forgotten),
         cmocka_unit_test(all_are_told),
         cmocka_unit_test(missed_weights_are_stale),
+        cmocka_unit_test(the_restarted_are_stale),
         cmocka_unit_test(the_dead_need_no_abort),
         cmocka_unit_test(figures_are_joined),
         cmocka_unit_test(ends_in_any_order),
