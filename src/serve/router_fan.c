@@ -177,8 +177,8 @@ static void answer_info(struct router *rt, const struct router_fan *f)
 
 /* ---- metrics of all workers ---- */
 
-/* The family that a line of Prometheus' text belongs to: of comments the name they are about, of
- * samples the name itself, or that of the histogram whose comments came before. */
+/* Prometheus wants all lines of one metric together: they are gathered by the name that the
+ * comments before them are about, or by their own where there are none. */
 struct family {
     struct buf lines;
 };

@@ -10,6 +10,7 @@ import random
 import select
 import signal
 import socket
+import ssl
 import statistics
 import subprocess
 import sys
@@ -54,10 +55,10 @@ class Process:
         return code
 
 
-def serve(name, port=0):
+def serve(name, port=0, *args):
     return Process(name, "serve", "--hf-checkpoint", MODEL, "--port", str(port),
                    "--sglang-mem-fraction-static", "0.02", "--sglang-random-seed", "1",
-                   "--served-model-name", "tiny")
+                   "--served-model-name", "tiny", *args)
 
 
 def route(name, workers, *args):
@@ -82,7 +83,8 @@ def call(url, body=None, method=None):
         if fresh or not connection:
             connection = http.client.HTTPConnection(parts.netloc, timeout=300)
         try:
-            connection.request(method or ("GET" if body is None else "POST"), target, data)
+            connection.request(method or ("GET" if body is None else "POST"), target, data,
+                               {"Content-Type": "application/json"} if data else {})
             answer = connection.getresponse()
             text = answer.read()
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
@@ -317,6 +319,30 @@ def controls(workers, router):
         check(f'sglang:num_running_reqs{{worker="{worker.url}",' in metrics, "engine_metrics")
 
 
+def tls():
+    """TLS and keys on both sides: the client's of the router, the router's of its worker."""
+    cert, key = f"{WORK}/cert.pem", f"{WORK}/key.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
+                    "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert],
+                   check=True, capture_output=True)
+    secure = ["--ssl-certfile", cert, "--ssl-keyfile", key]
+    worker = serve("secure", 0, "--api-key", "behind", *secure)
+    check(worker.url.startswith("https://"), worker.url)
+    for trusted, want in ((["--router-ca-cert-path", cert], 200), ([], 503)):
+        router = Process("tls", "router", "--port", "0", "--worker-urls", worker.url, "--api-key", "front",
+                         "--router-api-key", "behind", "--router-retry-initial-backoff-ms", "200", *secure, *trusted)
+        host = urllib.parse.urlsplit(router.url)
+        for bearer, status in (("front", want), ("behind", 401)):
+            client = http.client.HTTPSConnection(host.hostname, host.port, timeout=60,
+                                                 context=ssl.create_default_context(cafile=cert))
+            client.request("GET", "/get_model_info", None, {"Authorization": f"Bearer {bearer}"})
+            answer = client.getresponse()
+            check(answer.status == status, f"TLS, key {bearer}, {trusted}: {answer.status} {answer.read()}")
+            client.close()
+        check(router.end() == 0, "the router with TLS ends with an error")
+    check(worker.end() == 0, "the server with TLS ends with an error")
+
+
 # ---- cost ----
 
 def rate(url, seconds, connections=32):
@@ -432,6 +458,7 @@ def main():
         ids, logprobs = answer_of(reply.result())[:2]
         check(len(ids) == 1200 and (ids[:48], logprobs[:48]) == alone[i], "an answer after SIGTERM")
     check(router.end() == 0, "the router ends with an error")
+    tls()
     added_us, rate_, ratio = cost(workers[0])
     live = sglang(workers)
     for worker in workers:

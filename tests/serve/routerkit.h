@@ -22,7 +22,7 @@ enum routerkit_mode {
     ROUTERKIT_STREAM  /* three pieces of a stream */
 };
 
-enum { ROUTERKIT_WORKERS = 4, ROUTERKIT_HELD = 256 };
+enum { ROUTERKIT_WORKERS = 4, ROUTERKIT_HELD = 512 };
 
 struct routerkit_worker {
     struct http_server *s;

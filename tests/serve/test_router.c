@@ -607,6 +607,56 @@ static void sessions_find_their_worker(void **state)
 
 /* ---- all at once ---- */
 
+static void a_thousand_streams(void **state)
+{
+    enum { N = 1000, PIECES = 5 };
+    struct router_opts o = routerkit_opts();
+    struct http_req_answer a = {.status = 200, .type = "text/event-stream"};
+    static struct http_req *r[N];
+    static int fd[N];
+    struct buf rest;
+    int n = 0;
+    (void)state;
+    if (proc_raise_files(0) < 4 * N + 100) {
+        print_message("too few open files are allowed\n");
+        skip();
+    }
+    o.policy.kind = ROUTER_POLICY_LEAST_LOAD;
+    routerkit_start(&o, 4);
+    buf_init(&rest, 1 << 20);
+    for (int i = 0; i < 4; i++) {
+        atomic_store(&W[i].mode, ROUTERKIT_HOLD);
+    }
+    for (int i = 0; i < N; i++) {
+        fd[i] = netpeer_connect(routerkit_port);
+        assert_true(fd[i] >= 0);
+        netpeer_text(fd[i], "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}");
+    }
+    for (int i = 0; i < 4; i++) {
+        for (int k = 0; k < N / 4; k++) { /* each has its share */
+            r[n] = routerkit_take(&W[i]);
+            assert_int_equal(http_req_begin(r[n++], &a, HTTP_REQ_CUT_FULL, NULL, NULL), STATUS_OK);
+        }
+    }
+    for (int k = 0; k < PIECES; k++) {
+        for (int i = 0; i < N; i++) {
+            assert_int_equal(http_req_push(r[i], "data: x\n\n", 9), STATUS_OK);
+        }
+    }
+    for (int i = 0; i < N; i++) {
+        http_req_end(r[i]);
+    }
+    for (int i = 0; i < N; i++) {
+        buf_clear(&rest);
+        assert_int_equal(netpeer_answer(fd[i], &rest, &routerkit_head, &routerkit_body, 0), 200);
+        assert_int_equal(routerkit_body.len, 9 * PIECES);
+        close(fd[i]);
+    }
+    assert_true(routerkit_metric("retries_total") == 0);
+    buf_fini(&rest);
+    routerkit_stop(4);
+}
+
 static atomic_int storm_on, storm_answers, storm_bad;
 
 /* One client: asks, leaves early, reads slowly, adds and removes workers. */
@@ -719,6 +769,7 @@ int main(void)
         cmocka_unit_test(keys_are_asked_and_passed),
         cmocka_unit_test(prefixes_find_their_worker),
         cmocka_unit_test(sessions_find_their_worker),
+        cmocka_unit_test(a_thousand_streams),
         cmocka_unit_test(storm),
     };
     return cmocka_run_group_tests(tests, routerkit_setup, routerkit_teardown);
