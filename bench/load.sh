@@ -21,7 +21,7 @@ lib_serve --sglang-max-running-requests "${BENCH_RUNNING:-256}" --sglang-max-tot
     --sglang-max-queued-requests 16384
 
 python3 "$ROOT/bench/load_client.py" "$URL" "$SERVER" "${BENCH_SECONDS:-600}" "${BENCH_CLIENTS:-64}" \
-    "${BENCH_SEED:-1}" >"$WORK/out" || {
+    "${BENCH_SEED:-1}" "$(sed -n 's/.*"vocab_size": *\([0-9]*\).*/\1/p' "$MODEL/config.json")" >"$WORK/out" || {
     tail -n 20 "$WORK/serve.err" >&2
     lib_die "the clients failed"
 }

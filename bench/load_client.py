@@ -1,4 +1,4 @@
-"""Many clients of all sorts against a running `miles serve`: load_client.py URL PID SECONDS CLIENTS SEED
+"""Many clients of all sorts against a running `miles serve`: load_client.py URL PID SECONDS CLIENTS SEED VOCAB
 
 Each client asks one thing after the other: short requests over three APIs, streamed or not; prompts of 7,000
 tokens; streams that are hung up on; bodies that are not JSON or make no sense; readers that take minutes for
@@ -17,20 +17,22 @@ import time
 import aclient
 
 URL, PID, SECONDS, CLIENTS = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
-SEED = int(sys.argv[5])
+SEED, VOCAB = int(sys.argv[5]), int(sys.argv[6])
 CLIENT = aclient.Client(URL)
-VOCAB = 40000
 LONG = 7000
 LEFT_S = 900  # to finish what runs when the time is over
 
 KINDS = {"short": 50, "long": 3, "hangup": 12, "malformed": 12, "slow": 5, "abort": 10, "known": 8}
 
 BROKEN = [b"", b"{", b"[1,2", b'{"text": "a"', b"\xff\xfe\x00", b'{"text": "a"} x', b'"text"', b"null", b"[]",
+          # objects, and no requests
           b'{"text": 5}', b'{"input_ids": ["a"]}', b'{"input_ids": []}', b'{"input_ids": [-1]}', b'{"input_ids": [[1], 2]}',
           b'{"text": "a", "sampling_params": {"temperature": "hot"}}', b'{"text": "a", "sampling_params": 7}',
           b'{"text": "a", "sampling_params": {"max_new_tokens": -4}}', b'{"text": "a", "sampling_params": {"top_p": 2}}',
-          b'{"text": "a", "sampling_params": {"n": 0}}', b'{"text": "a", "surprise": 1}', b"[" * 100000,
+          b'{"text": "a", "sampling_params": {"n": 0}}', b'{"text": "a", "sampling_params": {"top_k": -7}}', b"[" * 100000,
           b'{"text": "' + b"a" * 200000 + b'"}', b'{"text": "\xc3"}', b'{"text": "\\ud800"}']
+
+NO_OBJECT = 9  # so many of these are no objects
 
 
 class Errors:
@@ -135,9 +137,7 @@ async def hangup(rng, shared):
 async def malformed(rng, shared):
     path = rng.choice(["/generate", "/v1/completions", "/v1/chat/completions", "/abort_request",
                        "/update_weights_from_disk"])
-    body = rng.choice(BROKEN)
-    if body == b"" and path == "/abort_request":
-        body = b"{"
+    body = rng.choice(BROKEN if path.startswith(("/generate", "/v1/")) else BROKEN[1:NO_OBJECT])
     if rng.random() < .1:  # part of a request, and gone
         _, writer = await CLIENT.open("POST", path, b"")
         writer.write(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{\"te")
