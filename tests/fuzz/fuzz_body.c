@@ -14,7 +14,8 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t n, size_t max, unsigned see
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     struct api_opts o = {
-        .service = {.engine = {.max_running = 8, .kv_tokens = 2048}, .max_queued = 48}};
+        .service = {.engine = {.max_running = 8, .max_context = 64, .kv_tokens = 512},
+                    .max_queued = 48}};
     void *state = NULL;
 
     (void)argc;

@@ -75,7 +75,8 @@ static void fuzz_round(const struct servekit *k, uint64_t *s)
 static void test_spoiled(void **state)
 {
     struct api_opts o = {
-        .service = {.engine = {.max_running = 8, .kv_tokens = 2048}, .max_queued = 48}};
+        .service = {.engine = {.max_running = 8, .max_context = 64, .kv_tokens = 512},
+                    .max_queued = 48}};
     const char *seconds = getenv("MILES_FUZZ_SECONDS"), *seed = getenv("MILES_FUZZ_SEED");
     double end = seconds ? proc_now() + atof(seconds) : 0;
     uint64_t s = seed ? strtoull(seed, NULL, 10) : 1;
