@@ -288,7 +288,8 @@ def rounds(ours, theirs, bench, n):
         if speed[ours][1] != speed[theirs][1]:
             sys.exit("prompts of %d tokens and of %d" % (speed[ours][1], speed[theirs][1]))
         if i == 0:
-            bench.turn(n, 0)  # its limit is that of a turn
+            if ours is not bench:
+                bench.turn(n, 0)  # its limit is that of a turn
             continue
         for side in limit_sides:
             wait_idle(side.pids(), side.name)
