@@ -121,7 +121,7 @@ static void late_starters(void **state)
     char text[256];
     int port;
     (void)state;
-    o.worker.startup_s = 1;
+    o.worker.startup_s = 3;
     routerkit_start(&o, 0);
     routerkit_worker_start(&W[0], 0, 0);
     port = W[0].port;
