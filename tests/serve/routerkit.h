@@ -244,7 +244,7 @@ static struct router_opts routerkit_opts(void)
                                 .health_path = "/health",
                                 .check_timeout_s = 2,
                                 .connect_s = 2,
-                                .request_s = 20,
+                                .request_s = 100,
                                 .max_running = -1,
                                 .queue_size = 4,
                                 .queue_s = 5,
