@@ -365,12 +365,14 @@ static inline const char *fuzz_body_make(uint64_t *s, struct buf *b)
 /* Sends it to the server at the port; the connection on which the answer comes. */
 static inline int fuzz_body_open(int port, const char *path, const struct buf *body)
 {
+    struct timeval patience = {.tv_sec = 300}; /* a slow machine is no finding */
     struct buf q;
     int fd = netpeer_connect(port);
 
     if (fd < 0) {
         abort();
     }
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     buf_init(&q, 64u << 20);
     buf_printf(&q, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n\r\n", path, body->len);
     buf_add(&q, body->data, body->len);
