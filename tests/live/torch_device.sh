@@ -51,7 +51,8 @@ PY
 smollm2)
     lib_model
     LOSS_TOL=2e-3 NORM_TOL=0.03
-    ARGS+=(--rollout-batch-size 2 --rollout-max-response-len 16 --apply-chat-template)
+    # Adam's first steps are signs: what is noise in a gradient moves a weight by a whole --lr.
+    ARGS+=(--rollout-batch-size 4 --rollout-max-response-len 16 --apply-chat-template --lr 1e-6)
     python3 "$ROOT/recipes/add_data.py" "$WORK"
     mv "$WORK/train.jsonl" "$WORK/prompts.jsonl"
     ;;
