@@ -29,6 +29,9 @@ KNOWN = {
 
 # Of those, the ones that are not sent to SGLang.
 DEADLY = {
+    "errors.text_empty": "a prompt without tokens ends the scheduler, and so the server",
+    "errors.ids_empty_in_batch": "a prompt without tokens ends the scheduler, and so the server",
+    "errors.logprob_start_below": "a logprob_start_len below -1 ends the scheduler, and so the server",
     "errors.ids_negative": "a token outside the vocabulary ends the scheduler, and so the server",
     "errors.ids_beyond_vocabulary": "a token outside the vocabulary ends the scheduler, and so the server",
 }
@@ -628,6 +631,9 @@ def errors(s):
             "ids_nested_text": {"input_ids": [["a"]]},
             "ids_empty": {"input_ids": []},
             "ids_negative": {"input_ids": [-1]},
+            "text_empty": {"text": ""},
+            "ids_empty_in_batch": {"input_ids": [[5], []]},
+            "logprob_start_below": {**ok, "return_logprob": True, "logprob_start_len": -2},
             "ids_beyond_vocabulary": {"input_ids": [49152]},
             "params_text": {**ok, "sampling_params": "hot"},
             "params_list_for_one": {**ok, "sampling_params": 5},

@@ -46,5 +46,5 @@ if [ "$WITH" = 1 ]; then
     fi
     echo "$(tail -n 1 "$WORK/miles") $(tail -n 1 "$WORK/sglang")"
 else
-    echo "$(tail -n 1 "$WORK/miles") conform_sglang=not_installed"
+    echo "$(tail -n 1 "$WORK/miles") conform_sglang=not_run"
 fi
