@@ -11,8 +11,11 @@
 # The tolerances: both devices round activations to bf16 at the same places, 2^-9 each, but add in
 # other orders, so about one value in a thousand lands on the other side of a tie; the residual is
 # rounded once more on torch, and attention's probabilities are rounded on cpu only. The tiny model's
-# gradient norms agree to 1e-3; SmolLM2 has 30 layers, and with a hundred tokens a step its norms
-# agree to 1 or 2%. A loss is a mean of advantages times ratios near 1, compared absolutely.
+# gradient norms agree to 1e-3. SmolLM2 has 30 layers, after which log-probs differ by 0.04 a token
+# (root of the mean square, as between any two orders of bf16 sums). A loss is a mean of advantages
+# times ratios of such log-probs, over about 180 tokens: 0.04 / sqrt(180) = 3e-3 is one standard
+# deviation, and five are allowed. The same noise weighs the tokens of a gradient: norms differ by 1 to
+# 4%, and 10% are allowed.
 #
 # A tiny random model by default; TORCH_MODEL=smollm2 takes the real one. STEPS: default 10.
 # Ends with torch_steps=... loss_max_diff=... grad_norm_max_rel=... rollout_logp_diff=...
@@ -50,7 +53,7 @@ PY
     ;;
 smollm2)
     lib_model
-    LOSS_TOL=2e-3 NORM_TOL=0.03
+    LOSS_TOL=1.5e-2 NORM_TOL=0.1
     # Adam's first steps are signs: what is noise in a gradient moves a weight by a whole --lr.
     ARGS+=(--rollout-batch-size 4 --rollout-max-response-len 16 --apply-chat-template --lr 1e-6)
     python3 "$ROOT/recipes/add_data.py" "$WORK"
