@@ -258,7 +258,7 @@ async def leaked():
             break
         await asyncio.sleep(.05)
     print(f"finished {m['num_requests_total']:.0f} samples, {m['num_aborted_requests_total']:.0f} of them aborted, "
-          f"{m['num_retracted_reqs_total']:.0f} preemptions, {m['cached_tokens_total']:.0f} cached tokens, "
+          f"{m['num_retracted_requests_total']:.0f} preemptions, {m['cached_tokens_total']:.0f} cached tokens, "
           f"{m['evicted_pages_total']:.0f} pages evicted, {m['generation_tokens_total']:.0f} new tokens",
           file=sys.stderr)
     if m["num_running_reqs"] or m["num_queue_reqs"]:
