@@ -348,4 +348,6 @@ static int kern_attn_tiles(const struct kern_attn *a, struct kern_rows *w,
     return 1;
 }
 
+#include "num/cpu/amx_bwd.h"
+
 const struct kern amx_attn_kern = KERN_TABLE;

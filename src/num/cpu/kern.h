@@ -187,7 +187,8 @@ struct kern {
 static inline size_t kern_attn_scratch(int head_dim, int group)
 {
     size_t d = (size_t)(head_dim + 31) / 32 * 32;
-    return (size_t)group * PLAN_LEAF * (d * 13 + 8) + d * KERN_ATTN_KEYS * 24 + ((size_t)1 << 19);
+    return (size_t)group * PLAN_LEAF * (d * 13 + KERN_ATTN_KEYS * 2 + 8) + d * KERN_ATTN_KEYS * 24 +
+           ((size_t)1 << 19);
 }
 
 /* The first key that a query at position p sees. */

@@ -25,6 +25,7 @@ struct kern_leaf {
     float *s, *dp_;    /* (32, KERN_KEYS_LD) scores, gradients of the probabilities */
     uint16_t *pp, *sp; /* (nqp / 2, KERN_ATTN_KEYS, 2) probabilities, score gradients of a head */
     uint16_t *sr;      /* (32, KERN_PROB_KEYS) score gradients as rows */
+    uint16_t *more;    /* (group, PLAN_LEAF, KERN_ATTN_KEYS) for kern_bwd_tiles */
     float *tmp;
 };
 
@@ -58,6 +59,7 @@ static void kern_leaf_init(struct kern_leaf *w, int d, int group, void *scratch)
     w->pp = w->kk + KERN_ATTN_KEYS * dp;
     w->sp = w->pp + PLAN_LEAF * KERN_ATTN_KEYS;
     w->sr = w->sp + PLAN_LEAF * KERN_ATTN_KEYS;
+    w->more = w->sr + 32 * KERN_PROB_KEYS;
 }
 
 /* 1 when none of n values is infinite or NaN. */
@@ -302,6 +304,12 @@ static void kern_bwd_commit(const struct kern_leaf *w, const float *xt, float *y
     }
 }
 
+#if KERN_MUL_TILES
+/* kern_bwd_leaf for the shapes and operands that it knows; else 0 and nothing done. */
+static int kern_bwd_tiles(const struct kern_attn_bwd *a, const struct row_seq *sq, int kvh,
+                          struct kern_leaf *w, float *parts);
+#endif
+
 static void kern_bwd_leaf(const struct kern_attn_bwd *a, const struct row_seq *sq, int kvh,
                           struct kern_leaf *w, float *parts)
 {
@@ -309,6 +317,11 @@ static void kern_bwd_leaf(const struct kern_attn_bwd *a, const struct row_seq *s
     int base = kern_attn_first(&a->f.s, w->q0) / PLAN_KV_BLOCK * PLAN_KV_BLOCK;
     const uint16_t *kv = a->f.kv->data;
 
+#if KERN_MUL_TILES
+    if (kern_bwd_tiles(a, sq, kvh, w, parts)) {
+        return;
+    }
+#endif
     for (w->k0 = base; w->k0 < q1; w->k0 += KERN_ATTN_KEYS) {
         const uint16_t *keys[KERN_ATTN_KEYS / PLAN_KV_BLOCK];
         int qs, qe = w->nqp;
