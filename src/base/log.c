@@ -59,9 +59,14 @@ void log_set_before_line(void (*fn)(void *), void *arg)
     pthread_mutex_unlock(&log_lock);
 }
 
-void log_write(enum log_level level, const char *comp, const char *fmt, ...)
+const char *log_level_name(enum log_level level)
 {
     static const char *const names[] = {"debug", "info", "warn", "error"};
+    return names[level];
+}
+
+void log_write(enum log_level level, const char *comp, const char *fmt, ...)
+{
     char text[2048];
     char low[32];
     size_t n = 0;
@@ -81,7 +86,7 @@ void log_write(enum log_level level, const char *comp, const char *fmt, ...)
     if (log_before) {
         log_before(log_before_arg);
     }
-    fprintf(stderr, "miles: %s %s: %s\n", names[level], low, text);
+    fprintf(stderr, "miles: %s %s: %s\n", log_level_name(level), low, text);
     for (int i = 0; i < LOG_SINKS; i++) {
         if (log_sinks[i].fn) {
             log_sinks[i].fn(log_sinks[i].arg, level, low, text);

@@ -14,6 +14,7 @@ typedef void log_sink_fn(void *arg, enum log_level level, const char *comp, cons
 
 void log_write(enum log_level level, const char *comp, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+const char *log_level_name(enum log_level level); /* "debug", ... */
 /* Lines below this level are dropped. Default LOG_INFO. */
 void log_set_level(enum log_level level);
 /* Adds a sink beside stderr (the run folder's log). At most 4; returns 0 or STATUS_NOMEM. */

@@ -21,7 +21,6 @@ struct logfile {
 
 static void logfile_line(void *arg, enum log_level level, const char *comp, const char *text)
 {
-    static const char *const names[] = {"debug", "info", "warn", "error"};
     struct logfile *f = arg;
     struct timespec now;
     struct tm day;
@@ -30,8 +29,8 @@ static void logfile_line(void *arg, enum log_level level, const char *comp, cons
     clock_gettime(CLOCK_REALTIME, &now);
     gmtime_r(&now.tv_sec, &day);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", &day);
-    if (fprintf(f->out, "%s.%03ldZ %s %s: %s\n", when, now.tv_nsec / 1000000, names[level], comp,
-                text) < 0 ||
+    if (fprintf(f->out, "%s.%03ldZ %s %s: %s\n", when, now.tv_nsec / 1000000, log_level_name(level),
+                comp, text) < 0 ||
         fflush(f->out) != 0) {
         if (!f->failed) { /* a log line of its own would come back here */
             fprintf(stderr, "miles: error log: cannot write %s: %s\n", f->path, strerror(errno));

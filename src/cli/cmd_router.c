@@ -1,23 +1,21 @@
-/* `miles router`: one address in front of many servers, until SIGTERM or SIGINT. The signals are
- * taken by this thread alone; all others are started with them blocked. */
-#include <pthread.h>
-#include <signal.h>
+/* `miles router`: one address in front of many servers, until SIGTERM or SIGINT. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 
 #include "base/conf.h"
 #include "base/log.h"
-#include "base/proc.h"
 #include "base/status.h"
 #include "cli/cmd.h"
+#include "cli/listen.h"
 #include "serve/router.h"
 
 struct route_opts {
-    char *host, *api_key, *cert, *key, *worker_key, *ca, *health_path;
+    struct listen_opts listen;
+    char *worker_key, *ca, *health_path;
     struct conf_strs urls;
     int policy, assign, no_retries, no_checks, no_breaker, log_level;
-    int64_t port, balance_abs, tree, payload, running, queue, retries;
+    int64_t balance_abs, tree, payload, running, queue, retries;
     int64_t health_failures, health_successes, cb_failures, cb_successes;
     double cache_threshold, balance_rel, idle_s, startup_s, startup_check_s, request_s, connect_s;
     double grace_s, queue_s, backoff_ms, backoff_max_ms, backoff_factor, jitter;
@@ -28,14 +26,6 @@ struct route_opts {
 #define SECONDS "(0,1e9]"
 #define COUNT   "[1,1000000]"
 static const struct conf_opt route_table[] = {
-    {"host", CONF_STR, "127.0.0.1", NULL, "address to listen on", O(host), "network", NULL},
-    {"port", CONF_INT, "30000", "[0,65535]", "0 picks a free one", O(port), "network", NULL},
-    {"api-key", CONF_STR, NULL, NULL,
-     "asked for as `Authorization: Bearer KEY`, but for health and metrics", O(api_key), "network",
-     NULL},
-    {"ssl-certfile", CONF_STR, NULL, NULL, "PEM certificate: TLS, together with --ssl-keyfile",
-     O(cert), "network", NULL},
-    {"ssl-keyfile", CONF_STR, NULL, NULL, "PEM key", O(key), "network", NULL},
     {"router-max-payload-size", CONF_INT, "536870912", "[1024,17179869184]",
      "largest request in bytes", O(payload), "network", NULL},
     {"router-request-timeout-secs", CONF_FLOAT, "1800", SECONDS,
@@ -127,21 +117,16 @@ static const struct conf_known route_known[] = {
     {"router-*", CONF_STRS, NULL},
     {0}};
 
-static void route_fill(const struct route_opts *o, struct router_opts *r, int files)
+static void route_fill(const struct route_opts *o, struct router_opts *r, long files)
 {
     memset(r, 0, sizeof *r);
-    r->http.host = o->host;
-    r->http.port = (int)o->port;
-    r->http.keys = o->api_key ? (const char *const *)&o->api_key : NULL;
-    r->http.nkeys = o->api_key != NULL;
-    r->http.cert_file = o->cert;
-    r->http.key_file = o->key;
+    listen_fill(&o->listen, &r->http);
     r->http.max_body = (size_t)o->payload;
     r->http.max_bodies =
         (size_t)o->payload > (size_t)1 << 30 ? (size_t)o->payload : (size_t)1 << 30;
     r->http.request_s = o->request_s + o->queue_s + 5;
     /* Each needs one descriptor here and one towards a worker. */
-    r->http.max_connections = files > 2048 ? (files - 512) / 2 : files / 2;
+    r->http.max_connections = (int)(files > 2048 ? (files - 512) / 2 : files / 2);
     r->http.max_connections = r->http.max_connections < 32768 ? r->http.max_connections : 32768;
     r->worker = (struct router_worker_opts){.no_checks = o->no_checks,
                                             .health_failures = (int)o->health_failures,
@@ -181,13 +166,13 @@ static void route_fill(const struct route_opts *o, struct router_opts *r, int fi
 
 /* Routes until a signal says otherwise. */
 static int route_run(const struct route_opts *o, const json_t *args, const sigset_t *signals,
-                     struct err *e)
+                     long files, struct err *e)
 {
     struct router_opts ro;
     struct router *rt = NULL;
-    int sig = 0, rc;
+    int rc;
 
-    route_fill(o, &ro, proc_raise_files(0));
+    route_fill(o, &ro, files);
     ro.args = args;
     if (getrandom(&ro.policy.seed, sizeof ro.policy.seed, 0) != sizeof ro.policy.seed) {
         log_warn(ROUTER, "the system gave no random seed: 0 is taken");
@@ -197,14 +182,10 @@ static int route_run(const struct route_opts *o, const json_t *args, const sigse
     if (rc != STATUS_OK) {
         return rc;
     }
-    printf("ready url=%s://%s:%d workers=%d\n", o->cert ? "https" : "http", o->host,
+    printf("ready url=%s://%s:%d workers=%d\n", listen_scheme(&o->listen), o->listen.host,
            router_port(rt), ro.nurls);
     fflush(stdout);
-    sigwait(signals, &sig);
-    log_info(ROUTER, "signal %d: finishing what runs", sig);
-    signal(SIGINT, SIG_DFL); /* a second one ends the program at once */
-    signal(SIGTERM, SIG_DFL);
-    pthread_sigmask(SIG_UNBLOCK, signals, NULL);
+    log_info(ROUTER, "signal %d: finishing what runs", listen_wait(signals));
     if (router_drain(rt, o->grace_s) != STATUS_OK) {
         log_warn(ROUTER, "requests were cut after %g seconds", o->grace_s);
     }
@@ -219,8 +200,10 @@ int cmd_router(int argc, char **argv)
     struct conf *c = conf_new();
     json_t *args;
     sigset_t signals;
+    long files;
     int rc;
 
+    conf_add(c, listen_table, &o.listen);
     conf_add(c, route_table, &o);
     conf_add_known(c, route_known);
     rc = conf_parse(c, argc - 1, argv + 1, &e);
@@ -229,11 +212,7 @@ int cmd_router(int argc, char **argv)
         conf_free(c);
         return CMD_OK;
     }
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &signals, NULL);
-    signal(SIGPIPE, SIG_IGN);
+    files = listen_prepare(&signals);
     if (rc == STATUS_OK && *o.health_path != '/') {
         rc = ERR(&e, STATUS_INPUT, "--router-health-check-endpoint must begin with /");
     }
@@ -243,7 +222,7 @@ int cmd_router(int argc, char **argv)
         json_object_del(args, "api_key");
         json_object_del(args, "router_api_key");
         json_object_del(args, "ssl_keyfile");
-        rc = route_run(&o, args, &signals, &e);
+        rc = route_run(&o, args, &signals, files, &e);
         json_decref(args);
     }
     conf_free(c);

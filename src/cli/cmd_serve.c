@@ -1,8 +1,5 @@
-/* `miles serve`: a model behind HTTP, until SIGTERM or SIGINT. The signals are taken by this thread
- * alone; all others are started with them blocked. */
+/* `miles serve`: a model behind HTTP, until SIGTERM or SIGINT. */
 #include <math.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -11,20 +8,21 @@
 #include "base/log.h"
 #include "base/logfile.h"
 #include "base/mem.h"
-#include "base/proc.h"
 #include "base/status.h"
 #include "cli/cmd.h"
 #include "cli/genmodel.h"
+#include "cli/listen.h"
 #include "model/weights.h"
 #include "model/wfile.h"
 #include "serve/api.h"
 
 struct serve_opts {
     struct genmodel_opts model;
-    char *host, *api_key, *name, *chat_template, *cert, *key, *weight_version;
+    struct listen_opts listen;
+    char *name, *chat_template, *weight_version;
     char *tool_parser, *reasoning_parser, *log_dir;
     int log_level;
-    int64_t port, context, max_running, max_queued, chunk, seed, interval, max_body, kv_tokens;
+    int64_t context, max_running, max_queued, chunk, seed, interval, max_body, kv_tokens;
     double mem_fraction, drain_s, request_s;
     int defaults; /* 0: the model's, 1: OpenAI's */
 };
@@ -32,14 +30,6 @@ struct serve_opts {
 #define O(f)   offsetof(struct serve_opts, f)
 #define TOKENS "[1,16777216]"
 static const struct conf_opt serve_table[] = {
-    {"host", CONF_STR, "127.0.0.1", NULL, "address to listen on", O(host), "network", NULL},
-    {"port", CONF_INT, "30000", "[0,65535]", "0 picks a free one", O(port), "network", NULL},
-    {"api-key", CONF_STR, NULL, NULL,
-     "asked for as `Authorization: Bearer KEY`, but for health and metrics", O(api_key), "network",
-     NULL},
-    {"ssl-certfile", CONF_STR, NULL, NULL, "PEM certificate: TLS, together with --ssl-keyfile",
-     O(cert), "network", NULL},
-    {"ssl-keyfile", CONF_STR, NULL, NULL, "PEM key", O(key), "network", NULL},
     {"max-body-mb", CONF_INT, "64", "[1,4096]", "largest request in MiB", O(max_body), "network",
      NULL},
     {"request-timeout-s", CONF_FLOAT, "3600", "(0,1e9]", "a request may take so long", O(request_s),
@@ -122,12 +112,7 @@ static void serve_fill(const struct serve_opts *o, struct api_opts *a)
         log_warn(SERVE, "the system gave no random seed: 0 is taken");
     }
     memset(a, 0, sizeof *a);
-    a->http.host = o->host;
-    a->http.port = (int)o->port;
-    a->http.keys = o->api_key ? (const char *const *)&o->api_key : NULL;
-    a->http.nkeys = o->api_key != NULL;
-    a->http.cert_file = o->cert;
-    a->http.key_file = o->key;
+    listen_fill(&o->listen, &a->http);
     a->http.max_body = (size_t)o->max_body << 20;
     a->http.request_s = o->request_s;
     a->service.engine.max_running = (int)o->max_running;
@@ -158,7 +143,7 @@ static int serve_run(const struct serve_opts *o, struct genmodel *m, const json_
                                o->defaults == 0 ? wfile_generation_config_json(m->file) : NULL};
     struct api_opts ao;
     struct api *a = NULL;
-    int sig = 0, rc;
+    int rc;
 
     serve_fill(o, &ao);
     ao.args = args;
@@ -168,14 +153,10 @@ static int serve_run(const struct serve_opts *o, struct genmodel *m, const json_
     }
     log_info(SERVE, "%s on port %d, %d tokens of context", o->model.hf_checkpoint, api_port(a),
              service_context(a->service));
-    printf("ready url=%s://%s:%d context=%d\n", o->cert ? "https" : "http", o->host, api_port(a),
-           service_context(a->service));
+    printf("ready url=%s://%s:%d context=%d\n", listen_scheme(&o->listen), o->listen.host,
+           api_port(a), service_context(a->service));
     fflush(stdout);
-    sigwait(signals, &sig);
-    log_info(SERVE, "signal %d: finishing what runs", sig);
-    signal(SIGINT, SIG_DFL); /* a second one ends the program at once */
-    signal(SIGTERM, SIG_DFL);
-    pthread_sigmask(SIG_UNBLOCK, signals, NULL);
+    log_info(SERVE, "signal %d: finishing what runs", listen_wait(signals));
     if (api_drain(a, o->drain_s) != STATUS_OK) {
         log_warn(SERVE, "requests were cut after %g seconds", o->drain_s);
     }
@@ -197,6 +178,7 @@ int cmd_serve(int argc, char **argv)
 
     memset(&m, 0, sizeof m);
     conf_add(c, genmodel_table, &o.model);
+    conf_add(c, listen_table, &o.listen);
     conf_add(c, serve_table, &o);
     rc = conf_parse(c, argc - 1, argv + 1, &e);
     if (rc == STATUS_END) {
@@ -204,12 +186,7 @@ int cmd_serve(int argc, char **argv)
         conf_free(c);
         return CMD_OK;
     }
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &signals, NULL);
-    signal(SIGPIPE, SIG_IGN);
-    proc_raise_files(0); /* one for each connection */
+    listen_prepare(&signals);
     if (rc == STATUS_OK) {
         rc = serve_check(&o, &e);
     }

@@ -337,22 +337,28 @@ int weights_open(const struct wfile *f, struct device *dev, int use, int positio
     return weights_build(wfile_arch(f), weights_read_file, (void *)f, dev, use, positions, out, e);
 }
 
+/* Bytes of the largest parameter in bf16. */
+static size_t weights_largest(const struct weights *w)
+{
+    size_t largest = 0;
+    for (int i = 0; i < w->nparams; i++) {
+        size_t n = (size_t)w->params[i].rows * (size_t)w->params[i].cols * 2;
+        largest = n > largest ? n : largest;
+    }
+    return largest;
+}
+
 int weights_build(const struct arch *a, weights_read_fn *read, void *arg, struct device *dev,
                   int use, int positions, struct weights **out, struct err *e)
 {
     struct weights *w;
-    int64_t largest = 0;
     void *buf = NULL;
     int rc = weights_shape(a, dev, use, &w, e);
 
     if (rc != STATUS_OK) {
         return rc;
     }
-    for (int i = 0; i < w->nparams; i++) {
-        int64_t n = (int64_t)w->params[i].rows * w->params[i].cols;
-        largest = n > largest ? n : largest;
-    }
-    buf = mem_map((size_t)largest * 2);
+    buf = mem_map(weights_largest(w));
     if (!buf) {
         rc = ERR(e, STATUS_NOMEM, "no memory to read the weights");
         goto out;
@@ -377,7 +383,7 @@ int weights_build(const struct arch *a, weights_read_fn *read, void *arg, struct
     w->positions = positions > 0 ? positions : a->max_positions;
     rc = weights_ropes(w, e);
 out:
-    mem_unmap(buf, (size_t)largest * 2);
+    mem_unmap(buf, weights_largest(w));
     if (rc != STATUS_OK) {
         weights_release(w);
         return rc;
@@ -417,18 +423,13 @@ int weights_drop(struct weights *w, struct err *e)
 
 int weights_reload(struct weights *w, weights_read_fn *read, void *arg, struct err *e)
 {
-    int64_t largest = 0;
     void *buf;
     int rc = weights_alone(w, e);
 
     if (rc != STATUS_OK) {
         return rc;
     }
-    for (int i = 0; i < w->nparams; i++) {
-        int64_t n = (int64_t)w->params[i].rows * w->params[i].cols;
-        largest = n > largest ? n : largest;
-    }
-    buf = mem_map((size_t)largest * 2);
+    buf = mem_map(weights_largest(w));
     if (!buf) {
         return ERR(e, STATUS_NOMEM, "no memory to read the weights");
     }
@@ -448,7 +449,7 @@ int weights_reload(struct weights *w, weights_read_fn *read, void *arg, struct e
             device_tensor_free(&p->w16);
         }
     }
-    mem_unmap(buf, (size_t)largest * 2);
+    mem_unmap(buf, weights_largest(w));
     if (rc == STATUS_OK && w->dropped) {
         weights_leaves(w); /* they are part of the views */
         w->dropped = 0;

@@ -45,14 +45,13 @@ static void runfolder_metric(void *arg, const json_t *row)
 
 static void runfolder_log(void *arg, enum log_level level, const char *comp, const char *text)
 {
-    static const char *const names[] = {"debug", "info", "warn", "error"};
     struct runfolder *r = arg;
     char when[32];
     time_t t = time(NULL);
     struct tm tm;
     localtime_r(&t, &tm);
     strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &tm);
-    fprintf(r->log, "%s %s %s: %s\n", when, names[level], comp, text);
+    fprintf(r->log, "%s %s %s: %s\n", when, log_level_name(level), comp, text);
     fflush(r->log);
 }
 

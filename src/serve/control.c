@@ -18,21 +18,6 @@
 #include "serve/gencall.h"
 #include "serve/jfield.h"
 
-/* ---- answers ---- */
-
-static void control_json(struct http_req *r, int status, json_t *o)
-{
-    char *text = json_dumps(o, JSON_COMPACT | JSON_ENCODE_ANY);
-
-    json_decref(o);
-    if (text) {
-        http_req_reply(r, status, "application/json", text, strlen(text));
-    } else {
-        http_req_fail(r, 500, "no memory for the answer");
-    }
-    free(text);
-}
-
 /* ---- work on the service's thread ---- */
 
 struct control_op {
@@ -196,7 +181,7 @@ void control_model_info(void *arg, struct http_req *r)
                   "has_audio_understanding", 0, "model_type", a->m.served.w->arch.family,
                   "architectures", archs ? json_incref((json_t *)(uintptr_t)archs) : json_null());
     json_decref(config);
-    control_json(r, 200, o);
+    jfield_reply(r, 200, o);
 }
 
 void control_server_info(void *arg, struct http_req *r)
@@ -221,7 +206,7 @@ void control_server_info(void *arg, struct http_req *r)
                      MILES_VERSION, "paused", st.paused, "internal_states", state);
     json_object_update(o, more);
     json_decref(more);
-    control_json(r, 200, o);
+    jfield_reply(r, 200, o);
 }
 
 /* ---- generation ---- */
@@ -424,7 +409,7 @@ void control_get_version(void *arg, struct http_req *r)
     struct service_stats st;
 
     service_get_stats(a->service, &st);
-    control_json(r, 200, json_pack("{s:s}", "weight_version", st.weight_version));
+    jfield_reply(r, 200, json_pack("{s:s}", "weight_version", st.weight_version));
 }
 
 /* The bf16 values of a tensor; free with mem_unmap of its bytes. */

@@ -3,6 +3,7 @@
 #include "serve/jfield.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/buf.h"
@@ -176,4 +177,17 @@ void jfield_put_text(struct buf *b, const char *s, size_t n)
         b->data[at] = 0;
         buf_str(b, "\"\xef\xbf\xbd\"");
     }
+}
+
+void jfield_reply(struct http_req *r, int status, json_t *o)
+{
+    char *text = json_dumps(o, JSON_COMPACT | JSON_ENCODE_ANY);
+
+    json_decref(o);
+    if (text) {
+        http_req_reply(r, status, "application/json", text, strlen(text));
+    } else {
+        http_req_fail(r, 500, "no memory for the answer");
+    }
+    free(text);
 }

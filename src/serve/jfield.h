@@ -40,4 +40,7 @@ struct buf;
 void jfield_put_float(struct buf *b, float v);
 void jfield_put_text(struct buf *b, const char *s, size_t n);
 
+/* Answers a request with o, which it takes. */
+void jfield_reply(struct http_req *r, int status, json_t *o);
+
 #endif

@@ -10,19 +10,6 @@
 #include "serve/jfield.h"
 #include "serve/router_int.h"
 
-void router_admin_json(struct http_req *r, int status, json_t *o)
-{
-    char *text = json_dumps(o, JSON_COMPACT | JSON_ENCODE_ANY);
-
-    json_decref(o);
-    if (text) {
-        http_req_reply(r, status, "application/json", text, strlen(text));
-    } else {
-        http_req_fail(r, 500, "no memory for the answer");
-    }
-    free(text);
-}
-
 /* ---- health ---- */
 
 static void do_health(struct router *rt, struct http_req *r)
@@ -54,9 +41,9 @@ static void do_ready(struct router *rt, struct http_req *r)
 {
     int n = router_usable(rt, proc_now());
 
-    router_admin_json(r, n > 0 ? 200 : 503,
-                      json_pack("{s:s,s:i,s:i}", "status", n > 0 ? "ready" : "not_ready",
-                                "healthy_workers", n, "total_workers", rt->nworkers));
+    jfield_reply(r, n > 0 ? 200 : 503,
+                 json_pack("{s:s,s:i,s:i}", "status", n > 0 ? "ready" : "not_ready",
+                           "healthy_workers", n, "total_workers", rt->nworkers));
 }
 
 void router_admin_ready(void *arg, struct http_req *r)
@@ -98,7 +85,7 @@ static void answer_added(struct router *rt, struct http_req *r, const struct rou
         o, "message",
         json_sprintf("%s %s",
                      up ? "Successfully added worker:" : "Added, not yet healthy:", w->url));
-    router_admin_json(r, 200, o);
+    jfield_reply(r, 200, o);
 }
 
 void router_admin_added(struct router *rt, struct router_worker *w)
@@ -154,10 +141,10 @@ static void add_worker(struct router *rt, struct http_req *r, int wait)
     } else if (!wait) {
         char id[32];
         id_text(w, id);
-        router_admin_json(r, 202,
-                          json_pack("{s:s,s:s,s:s,s:o,s:s}", "status", "accepted", "worker_id", id,
-                                    "url", w->url, "location", json_sprintf("/workers/%s", id),
-                                    "message", "Worker addition queued for background processing"));
+        jfield_reply(r, 202,
+                     json_pack("{s:s,s:s,s:s,s:o,s:s}", "status", "accepted", "worker_id", id,
+                               "url", w->url, "location", json_sprintf("/workers/%s", id),
+                               "message", "Worker addition queued for background processing"));
     } else if (rt->o.worker.no_checks) {
         answer_added(rt, r, w);
     } else {
@@ -190,7 +177,7 @@ static void remove_worker(struct router *rt, struct http_req *r, const char *nam
     o = worker_json(rt, w);
     json_object_set_new(o, "status", json_string("success"));
     json_object_set_new(o, "message", json_sprintf("Successfully removed worker: %s", w->url));
-    router_admin_json(r, 200, o);
+    jfield_reply(r, 200, o);
     router_worker_unref(w);
 }
 
@@ -221,7 +208,7 @@ static void do_list(struct router *rt, struct http_req *r)
     for (int i = 0; i < rt->nworkers; i++) {
         json_array_append_new(urls, json_string(rt->workers[i]->url));
     }
-    router_admin_json(r, 200, json_pack("{s:o}", "urls", urls));
+    jfield_reply(r, 200, json_pack("{s:o}", "urls", urls));
 }
 
 void router_admin_list(void *arg, struct http_req *r)
@@ -246,10 +233,10 @@ static void do_workers(struct router *rt, struct http_req *r)
     if (strcmp(method, "POST") == 0) {
         add_worker(rt, r, 0);
     } else if (strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0) {
-        router_admin_json(r, 200,
-                          json_pack("{s:o,s:i,s:{s:i,s:i,s:i}}", "workers", workers_json(rt),
-                                    "total", rt->nworkers, "stats", "prefill_count", 0,
-                                    "decode_count", 0, "regular_count", rt->nworkers));
+        jfield_reply(r, 200,
+                     json_pack("{s:o,s:i,s:{s:i,s:i,s:i}}", "workers", workers_json(rt), "total",
+                               rt->nworkers, "stats", "prefill_count", 0, "decode_count", 0,
+                               "regular_count", rt->nworkers));
     } else {
         http_req_fail(r, 405, "/workers takes GET and POST");
     }
@@ -285,7 +272,7 @@ static void do_worker(struct router *rt, struct http_req *r)
     } else if (strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0) {
         w = find_any(rt, name);
         if (w) {
-            router_admin_json(r, 200, worker_json(rt, w));
+            jfield_reply(r, 200, worker_json(rt, w));
         } else {
             http_req_fail(r, 404, "there is no worker %.200s", name);
         }
@@ -307,7 +294,7 @@ static void do_loads(struct router *rt, struct http_req *r)
         json_array_append_new(list, json_pack("{s:s,s:i}", "worker", rt->workers[i]->url, "load",
                                               rt->workers[i]->load));
     }
-    router_admin_json(r, 200, json_pack("{s:o}", "workers", list));
+    jfield_reply(r, 200, json_pack("{s:o}", "workers", list));
 }
 
 void router_admin_loads(void *arg, struct http_req *r)

@@ -15,6 +15,7 @@
 #include "base/proc.h"
 #include "base/status.h"
 #include "net/http_req.h"
+#include "serve/jfield.h"
 #include "serve/router_int.h"
 
 enum { MAX_ANSWER = 64 << 20 };
@@ -154,7 +155,7 @@ static void answer_control(const struct router_fan *f)
             json_sprintf("%s: done by %d of %d workers", f->rule->path + 1, done, f->n));
     }
     json_object_set_new(o, "workers", list);
-    router_admin_json(f->r, status, o);
+    jfield_reply(f->r, status, o);
 }
 
 static void answer_info(struct router *rt, const struct router_fan *f)
@@ -172,7 +173,7 @@ static void answer_info(struct router *rt, const struct router_fan *f)
     json_object_set_new(o, "internal_states", states);
     json_object_set_new(o, "workers", list);
     json_object_set_new(o, "router", router_admin_info(rt));
-    router_admin_json(f->r, 200, o);
+    jfield_reply(f->r, 200, o);
 }
 
 /* ---- metrics of all workers ---- */

@@ -127,6 +127,5 @@ http_server_fn router_admin_health, router_admin_live, router_admin_ready, route
 /* Answers who added the worker, after its first check. */
 void router_admin_added(struct router *rt, struct router_worker *w);
 json_t *router_admin_info(struct router *rt);
-void router_admin_json(struct http_req *r, int status, json_t *o); /* takes o */
 
 #endif

@@ -14,6 +14,8 @@
 
 #include "base/buf.h"
 #include "base/proc.h"
+#include "base/status.h"
+#include "net/http_req.h"
 
 static inline void netpeer_sleep(double s)
 {
@@ -188,6 +190,40 @@ static inline int netpeer_ask(int port, const char *request, size_t len, struct 
     }
     buf_fini(&rest);
     return status;
+}
+
+/* Pushes a pattern into a server's answer until nothing moves for half a second: every buffer on
+ * the way is full then. Returns the bytes taken, SIZE_MAX when a push failed. */
+static inline size_t netpeer_fill(struct http_req *r, size_t most)
+{
+    char piece[4096];
+    size_t pushed = 0;
+    for (double quiet = proc_now() + 0.5; proc_now() < quiet && pushed < most;) {
+        int rc;
+        for (size_t i = 0; i < sizeof piece; i++) {
+            piece[i] = (char)('a' + (pushed + i) % 23);
+        }
+        rc = http_req_push(r, piece, sizeof piece);
+        if (rc == STATUS_OK) {
+            pushed += sizeof piece;
+            quiet = proc_now() + 0.5;
+        } else if (rc == STATUS_AGAIN) {
+            netpeer_sleep(0.001);
+        } else {
+            return SIZE_MAX;
+        }
+    }
+    return pushed;
+}
+
+/* How far a body is that pattern. */
+static inline size_t netpeer_filled(const struct buf *b)
+{
+    size_t n = 0;
+    while (n < b->len && b->data[n] == (char)('a' + n % 23)) {
+        n++;
+    }
+    return n;
 }
 
 #endif

@@ -916,18 +916,27 @@ static void test_chunks_segment(void **state)
 /* ---- elementwise, logits, rows -----------------------------------------------------------------
  */
 
+/* Both directions; frees gu and dy. */
+static void run_glu(struct device *d, enum act act, struct tensor *gu, struct tensor *dy,
+                    struct result *out)
+{
+    struct tensor y = make(d, DTYPE_BF16, dy->rows, dy->cols);
+    struct tensor dgu = make(d, DTYPE_BF16, gu->rows, gu->cols);
+
+    d->ops->glu(d, gu, act, &y);
+    d->ops->glu_bwd(d, dy, gu, act, &dgu);
+    take(out, "glu", &y);
+    take(out, "glu_bwd", &dgu);
+    device_tensor_free(gu);
+    device_tensor_free(dy);
+}
+
 static void case_glu(struct device *d, const struct shape *s, struct result *out)
 {
     struct tensor gu = filled(d, DTYPE_BF16, s->m, 2 * s->n, s->values);
     struct tensor dy = filled(d, DTYPE_BF16, s->m, s->n, s->values);
-    struct tensor y = make(d, DTYPE_BF16, s->m, s->n), dgu = make(d, DTYPE_BF16, s->m, 2 * s->n);
 
-    d->ops->glu(d, &gu, (enum act)s->act, &y);
-    d->ops->glu_bwd(d, &dy, &gu, (enum act)s->act, &dgu);
-    take(out, "glu", &y);
-    take(out, "glu_bwd", &dgu);
-    device_tensor_free(&gu);
-    device_tensor_free(&dy);
+    run_glu(d, (enum act)s->act, &gu, &dy, out);
 }
 
 static void test_glu(void **state)
@@ -947,21 +956,15 @@ static void test_glu(void **state)
 /* Every gate that a bf16 can be, but NaNs, whose bits are not defined. */
 static void case_gates(struct device *d, const struct shape *s, struct result *out)
 {
-    struct tensor gu = make(d, DTYPE_BF16, 64, 2048), y = make(d, DTYPE_BF16, 64, 1024);
+    struct tensor gu = make(d, DTYPE_BF16, 64, 2048);
     struct tensor dy = filled(d, DTYPE_BF16, 64, 1024, PLAIN);
-    struct tensor dgu = make(d, DTYPE_BF16, 64, 2048);
 
     for (int i = 0; i < 65536; i++) {
         uint16_t *at = (uint16_t *)gu.data + (size_t)(i / 1024) * (size_t)gu.ld + i % 1024;
         *at = (uint16_t)((i & 0x7fff) > 0x7f80 ? 0 : i);
         at[1024] = 0x3f81;
     }
-    d->ops->glu(d, &gu, (enum act)s->act, &y);
-    d->ops->glu_bwd(d, &dy, &gu, (enum act)s->act, &dgu);
-    take(out, "glu", &y);
-    take(out, "glu_bwd", &dgu);
-    device_tensor_free(&gu);
-    device_tensor_free(&dy);
+    run_glu(d, (enum act)s->act, &gu, &dy, out);
 }
 
 static void test_gates(void **state)

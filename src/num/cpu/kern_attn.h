@@ -20,11 +20,6 @@
 
 /* Results are never denormal (FTZ), so the instruction equals our own rounding. */
 #if defined(__AVX512BF16__)
-static inline void kern_storebf(uint16_t *p, vf x)
-{
-    _mm256_storeu_si256((__m256i *)p, (__m256i)_mm512_cvtneps_pbh(x));
-}
-
 /* Rounds a and b: as pairs, and with ra not NULL each on its own too. */
 static inline void kern_storepairs(uint16_t *pairs, uint16_t *ra, uint16_t *rb, vf a, vf b)
 {
@@ -38,11 +33,6 @@ static inline void kern_storepairs(uint16_t *pairs, uint16_t *ra, uint16_t *rb, 
     }
 }
 #else
-static inline void kern_storebf(uint16_t *p, vf x)
-{
-    vf_storebf(p, x);
-}
-
 static inline void kern_storepairs(uint16_t *pairs, uint16_t *ra, uint16_t *rb, vf a, vf b)
 {
     uint16_t x[16], y[16];
@@ -246,7 +236,7 @@ static void kern_soft_row(const struct attn_shape *s, float *x, int n, int lo, i
             v = kern_lanes(lo - j, hi - j, v, vf_zero());
         }
         sum = vf_add(sum, v);
-        kern_storebf(p + j, v);
+        vf_storebf(p + j, v);
     }
     *max = m;
     *total = vf_hsum(sum);
@@ -443,7 +433,7 @@ static inline void kern_attn_out(const struct kern_attn *a, int row, int head, f
     uint16_t *out = a->out + (size_t)row * (size_t)a->ldo + (size_t)(head * d);
     vf inv = vf_set1(1.0f / l);
     for (int c = 0; c < d; c += 16) {
-        kern_storebf(out + c, vf_mul(vf_add(vf_load(o + c), vf_zero()), inv));
+        vf_storebf(out + c, vf_mul(vf_add(vf_load(o + c), vf_zero()), inv));
     }
     if (a->lse) {
         a->lse[(size_t)row * (size_t)a->ldl + (size_t)head] = fmaf(m, VMATH_LN2, kern_log(l));
