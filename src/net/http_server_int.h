@@ -83,7 +83,9 @@ struct http_req {
     size_t swallowed;         /* bytes of a refused body */
     int handed;               /* the handler was called */
     int queued;               /* the answer was given to the library */
-    double t_handed, t_moved; /* the latter: when bytes last went to the connection */
+    double t_handed, t_moved; /* the latter: when bytes last went to the connection, or from there
+                                 to the client */
+    int unsent;               /* bytes that the system held back for the client when last looked */
     size_t sent;
 
     pthread_mutex_t mu;

@@ -10,11 +10,13 @@
  * a slow sender stay for ever. A connection whose time is over is shut down at the socket, and the
  * library finds it closed. Each request ends in on_completed, whatever happened before. */
 #include <errno.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -25,6 +27,7 @@
 
 #define TICK_S 0.05 /* how often the limits of time are looked at */
 #define REST_S 1.0  /* to read what a client sent before it closed its side */
+#define LOOK_S 0.2  /* without a move, how long until the system is asked for one */
 
 enum {
     SMALL_BODY = 64 * 1024, /* whole answers up to this are given to the library in one piece */
@@ -376,6 +379,20 @@ static void expire_request(struct http_server_conn *c)
     }
 }
 
+/* Looks whether the client has taken bytes of its answer. The library asks for more only when a
+ * good part of the system's buffer is free, which holds megabytes: a slow reader's minutes. */
+static void note_moves(struct http_server_conn *c, double now)
+{
+    struct http_req *r = c->req;
+    int unsent;
+    if (now > r->t_moved + LOOK_S && ioctl(c->fd, SIOCOUTQ, &unsent) == 0) {
+        if (unsent < r->unsent) {
+            r->t_moved = now;
+        }
+        r->unsent = unsent;
+    }
+}
+
 static void check_times(struct http_server *s, double now)
 {
     int draining = atomic_load(&s->draining), cut = atomic_load(&s->cut_all);
@@ -383,6 +400,9 @@ static void check_times(struct http_server *s, double now)
         struct http_req *r = c->req;
         if (c->doomed) {
             continue;
+        }
+        if (c->phase == HTTP_SERVER_WORK && r->queued && !c->suspended) {
+            note_moves(c, now);
         }
         if (cut) {
             doom(c, HTTP_REQ_CLOSED);

@@ -567,6 +567,16 @@ static void slow_readers(void **state)
     assert_int_equal(atomic_load(&t.ended[HTTP_REQ_STALLED]), 2);
     close(fd);
     close(fd2);
+    /* A reader that takes a little at a time is slow, but has not stalled. */
+    fd = netpeer_connect_small(t.port, 4096);
+    netpeer_text(fd, "GET /big?n=8000000 HTTP/1.1\r\nHost: x\r\n\r\n");
+    for (t0 = proc_now(); proc_now() < t0 + 3.0;) {
+        assert_true(recv(fd, piece, 1024, 0) > 0);
+        netpeer_sleep(0.02);
+    }
+    close(fd);
+    assert_int_equal(netserver_wait_done(&t, 4, 20), 4);
+    assert_int_equal(atomic_load(&t.ended[HTTP_REQ_STALLED]), 2);
     /* A stream that only waits for its producer does not stall. */
     fd = netpeer_connect(t.port);
     netpeer_text(fd, NETSERVER_POST);
