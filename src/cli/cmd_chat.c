@@ -1,7 +1,7 @@
 /* `miles chat`: a conversation in the terminal. Answers appear as they are sampled; every turn goes
  * on from the tokens of the turns before, whose rows the engine's prefix cache has. What the model
  * said is never tokenised again: the template's text is used from where the last answer ended. */
-#include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -223,7 +223,6 @@ static int chat_answer(struct chat *c, struct err *e)
     buf_init(&said, CHAT_MAX_TEXT);
     tokstream_init(&stream, c->m.enc.tok, 1);
     rc = engine_submit(c->m.engine, &q, e);
-    chat_interrupted = 0;
     while (rc == STATUS_OK && !done) {
         rc = engine_step(c->m.engine, e);
         for (int at = 0; rc == STATUS_OK && engine_peek(c->m.engine, &at, &r);) {
@@ -274,17 +273,33 @@ static int chat_turn(struct chat *c, const char *line, size_t n, struct err *e)
     return rc;
 }
 
+/* Shows the prompt and waits for the user. An interrupt that comes between the two is not lost: it
+ * is let in only while waiting. */
+static void chat_wait(void)
+{
+    struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
+    sigset_t interrupt, before;
+
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    sigprocmask(SIG_BLOCK, &interrupt, &before);
+    chat_interrupted = 0;
+    printf("> ");
+    fflush(stdout);
+    ppoll(&in, 1, NULL, &before);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+}
+
 /* A line without its end; -1 at the end of the input, -2 when the user interrupted it. */
 static ssize_t chat_line(const struct chat *c, char **line, size_t *cap)
 {
     ssize_t n;
 
-    if (c->tty) {
-        printf("> ");
-        fflush(stdout);
-    }
     chat_interrupted = 0;
-    n = getline(line, cap, stdin);
+    if (c->tty) {
+        chat_wait();
+    }
+    n = chat_interrupted ? -1 : getline(line, cap, stdin);
     if (n < 0 && chat_interrupted && !feof(stdin)) {
         clearerr(stdin);
         return -2;

@@ -52,6 +52,9 @@ class Process:
         self.child.stdout.close()
         self.err.close()
         PROCESSES.remove(self)
+        if code not in (0, -how):
+            with open(f"{WORK}/{self.name}.err", encoding="utf-8", errors="replace") as text:
+                say(f"{self.name} ended with {code}: {text.read()[-2000:]}")
         return code
 
 
