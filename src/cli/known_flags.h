@@ -100,7 +100,6 @@ static const struct conf_known known_flags[] = {
     {"custom-eval-rollout-log-function-path", CONF_STR, NULL},
     {"buffer-filter-path", CONF_STR, NULL},
     {"update-weight-buffer-size", CONF_INT, "536870912"},
-    {"update-weights-interval", CONF_INT, "1"},
     {"pause-generation-mode", CONF_STR, "retract"},
     {"keep-old-actor", CONF_SWITCH, NULL},
     {"rollout-data-postprocess-path", CONF_STR, NULL},

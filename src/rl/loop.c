@@ -28,6 +28,7 @@
 
 enum loop_state_id {
     LOOP_START,
+    LOOP_SYNC,
     LOOP_EVAL_BEGIN,
     LOOP_EVAL_RUN,
     LOOP_ROLLOUT_BEGIN,
@@ -39,12 +40,15 @@ enum loop_state_id {
 
 struct loop {
     struct loop_cfg c;
-    enum loop_state_id state, after_eval;
+    enum loop_state_id state, after_sync, after_eval;
     int64_t rollout;
     struct batch *batch;
     int eval_at; /* evaluation set in work */
     json_t *row; /* metrics of the rollout */
-    double t_step, t_phase;
+    double t_step, t_phase, t_sync;
+    double sync_s;        /* seconds of the last weight sync */
+    int64_t synced;       /* version of the weights that the engines have; -1: none of ours */
+    int64_t since_synced; /* rollouts trained since */
     int64_t sched_pos;
     int64_t failed_groups;
     double save_s; /* seconds of the last checkpoint */
@@ -83,6 +87,7 @@ int loop_open(const struct loop_cfg *cfg, struct loop **out, struct err *e)
     l->c = *cfg;
     l->rollout = cfg->start_rollout;
     l->sched_pos = cfg->sched_pos;
+    l->synced = -1;
     train_opts_sched(cfg->o, cfg->num_rollout, &l->sched);
     *out = l;
     return STATUS_OK;
@@ -138,6 +143,47 @@ static void loop_batch_cfg(const struct loop *l, int eval, struct batch_cfg *b)
     for (int64_t i = 0; i < o->rollout_stop_token_ids.n && i < 16; i++) {
         b->proto.stop[b->proto.nstop++] = (int32_t)o->rollout_stop_token_ids.v[i];
     }
+}
+
+/* ---- weights ------------------------------------------------------------------------------------
+ */
+
+static int64_t loop_version(const struct loop *l)
+{
+    return l->c.train ? l->c.train->version(l->c.train->self) : 0;
+}
+
+/* Goes on with a phase that samples, by way of a weight sync when one is due: before the first, and
+ * when --update-weights-interval rollouts have moved the weights. */
+static void loop_sample(struct loop *l, enum loop_state_id next)
+{
+    const struct rollout_port *p = l->c.rollout;
+    int due = p && p->publish && l->synced != loop_version(l) &&
+              (l->synced < 0 || l->since_synced >= l->c.o->update_weights_interval);
+
+    l->after_sync = next;
+    l->t_sync = loop_now(l);
+    l->state = due ? LOOP_SYNC : next;
+}
+
+static int loop_sync(struct loop *l, struct err *e)
+{
+    int64_t version = loop_version(l);
+    int rc = l->c.rollout->publish(l->c.rollout->self, version, e);
+
+    loop_say(l, "sync", 0, 1, NULL);
+    if (rc != STATUS_OK) {
+        return rc == STATUS_AGAIN
+                   ? rc
+                   : err_prefix(e, "weight_sync of version %lld", (long long)version);
+    }
+    l->sync_s = loop_now(l) - l->t_sync;
+    l->synced = version;
+    l->since_synced = 0;
+    log_info(TRAIN, "weight_sync: the engines have version %lld, proven, after %.3f s",
+             (long long)version, l->sync_s);
+    l->state = l->after_sync;
+    return STATUS_AGAIN;
 }
 
 /* ---- evaluation --------------------------------------------------------------------------------
@@ -247,6 +293,10 @@ static int loop_rollout_begin(struct loop *l, struct err *e)
     l->failed_groups = 0;
     l->row = json_object();
     metric_put_int(l->row, "rollout/step", l->rollout);
+    if (l->sync_s > 0.0) {
+        metric_put(l->row, "perf/update_weights_time", l->sync_s);
+        l->sync_s = 0.0;
+    }
     if (l->c.o->load_debug_rollout_data) {
         char id[32], *path;
         snprintf(id, sizeof id, "%lld", (long long)l->rollout);
@@ -279,6 +329,9 @@ static int loop_rollout_end(struct loop *l, struct err *e)
         rollmetric_zero_std(l->row, s, n);
     }
     metric_put_int(l->row, "rollout/reward_failed_groups", l->failed_groups);
+    if (l->c.rollout->report) {
+        l->c.rollout->report(l->c.rollout->self, l->row);
+    }
     if (l->c.o->save_debug_rollout_data) {
         char id[32], *path;
         snprintf(id, sizeof id, "%lld", (long long)l->rollout);
@@ -666,6 +719,17 @@ static int loop_write(struct loop *l, int due, struct err *e)
     return rc;
 }
 
+/* What follows a rollout, or the start: an evaluation where one is due, then the next rollout. */
+static void loop_next(struct loop *l, int last, int eval)
+{
+    l->after_eval = last ? LOOP_DONE : LOOP_ROLLOUT_BEGIN;
+    if (eval || !last) {
+        loop_sample(l, eval ? LOOP_EVAL_BEGIN : LOOP_ROLLOUT_BEGIN);
+    } else {
+        l->state = LOOP_DONE;
+    }
+}
+
 static int loop_save(struct loop *l, struct err *e)
 {
     const struct train_opts *o = l->c.o;
@@ -681,8 +745,8 @@ static int loop_save(struct loop *l, struct err *e)
     l->batch = NULL;
     loop_drop_loaded(l);
     l->rollout = done;
-    l->after_eval = last ? LOOP_DONE : LOOP_ROLLOUT_BEGIN;
-    l->state = rc == STATUS_OK && !stop && loop_eval_due(l, done) ? LOOP_EVAL_BEGIN : l->after_eval;
+    l->since_synced++;
+    loop_next(l, last, rc == STATUS_OK && !stop && loop_eval_due(l, done));
     return rc == STATUS_OK ? STATUS_AGAIN : rc;
 }
 
@@ -693,8 +757,7 @@ static int loop_start(struct loop *l)
     int eval = l->rollout > 0 ? loop_eval_due(l, l->rollout)
                               : l->c.nevals && l->c.rollout && o->eval_interval != CONF_UNSET &&
                                     !o->skip_eval_before_train;
-    l->after_eval = l->rollout >= l->c.num_rollout ? LOOP_DONE : LOOP_ROLLOUT_BEGIN;
-    l->state = eval ? LOOP_EVAL_BEGIN : l->after_eval;
+    loop_next(l, l->rollout >= l->c.num_rollout, eval);
     return STATUS_AGAIN;
 }
 
@@ -702,6 +765,7 @@ int loop_tick(struct loop *l, struct err *e)
 {
     switch (l->state) {
     case LOOP_START: return loop_start(l);
+    case LOOP_SYNC: return loop_sync(l, e);
     case LOOP_EVAL_BEGIN: return loop_eval_begin(l, e);
     case LOOP_EVAL_RUN: return loop_eval_run(l, e);
     case LOOP_ROLLOUT_BEGIN: return loop_rollout_begin(l, e);

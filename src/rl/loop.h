@@ -31,7 +31,7 @@ struct loop_eval_set {
 /* What a step looked like, for progress lines. */
 struct loop_progress {
     int64_t rollout, num_rollout;
-    const char *phase; /* "rollout", "train", "eval", "save", "step": the last ends a rollout */
+    const char *phase; /* "sync", "rollout", "train", "eval", "save", "step": the last ends one */
     int done, total;   /* samples of the phase */
     const json_t
         *row; /* metrics of the rollout at "step", of the evaluation at "eval" end; or NULL */

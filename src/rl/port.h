@@ -38,14 +38,41 @@ struct port_answer {
     const float *logps;
     int ntokens;
     enum port_finish finish;
-    int64_t version;
-    int exact; /* 1: computed by a device that promises the trainer's bits */
+    int64_t version; /* of the weights that the last token was sampled with */
+    int exact;       /* 1: every token is one of `version`, computed by a device that promises the
+                        trainer's bits */
+    /* Experts that the engine chose, for models that have them and engines that tell: (tokens of
+     * prompt and response but the last, layers, chosen). NULL: not told. */
+    const int32_t *experts;
+    int64_t nexperts;
+};
+
+/* What may be asked of the engines between two calls of poll. */
+enum port_control {
+    PORT_PAUSE,    /* running samples rest with what they have; polls tell nothing new */
+    PORT_CONTINUE, /* they go on; under new weights all that was computed is computed again */
+    PORT_RELEASE,  /* the memory of the key-value cache is given back; nothing may be running */
+    PORT_RESTORE   /* and taken again */
 };
 
 struct rollout_port {
+    /* The tokens are copied. STATUS_AGAIN: no room now; poll first. */
     int (*submit)(void *self, const struct port_group *g, struct err *e);
-    /* 0 with an answer; STATUS_AGAIN when none is ready yet; STATUS_END when nothing is running. */
+    /* 0 with an answer; STATUS_AGAIN when none is ready yet (a port whose engines are elsewhere
+     * waits for one, a fraction of a second); STATUS_END when nothing is running. */
     int (*poll)(void *self, struct port_answer *a, struct err *e);
+    /* Ends what is left of a group, -1: of all. Its unfinished samples are polled as PORT_ABORT
+     * with the tokens so far. */
+    void (*abort)(void *self, int64_t group);
+    /* STATUS_AGAIN until all engines have done it: call again. */
+    int (*control)(void *self, enum port_control what, struct err *e);
+    /* The trainer's weights are `version` now and stay so: engines take them, and the port proves
+     * that they have. Called before the first rollout and when training has moved the weights, with
+     * nothing running or all of it paused. STATUS_AGAIN until done: call again. NULL: the engine
+     * reads the trainer's own memory. */
+    int (*publish)(void *self, int64_t version, struct err *e);
+    /* Puts the port's figures since the last call into a row of metrics; may be NULL. */
+    void (*report)(void *self, json_t *row);
     void *self;
 };
 

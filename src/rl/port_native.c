@@ -14,6 +14,10 @@ static int native_submit(void *self, const struct port_group *g, struct err *e)
 {
     struct port_native *p = self;
     struct engine_group q;
+
+    if (!p->engine) {
+        return ERR(e, STATUS_INPUT, "the engine's memory is released");
+    }
     memset(&q, 0, sizeof q);
     q.id = g->id;
     q.tokens = g->tokens;
@@ -55,7 +59,43 @@ static int native_poll(void *self, struct port_answer *a, struct err *e)
     a->ntokens = r.ntokens;
     a->finish = (enum port_finish)r.finish;
     a->version = r.weight_version;
+    a->experts = NULL;
+    a->nexperts = 0;
     a->exact = (p->w->dev->caps & DEVICE_ROW_EXACT) != 0;
+    for (int i = 0; i < r.ntokens; i++) {
+        a->exact &= r.versions[i] == r.weight_version && !r.mixed[i];
+    }
+    return STATUS_OK;
+}
+
+static void native_abort(void *self, int64_t group)
+{
+    struct port_native *p = self;
+    if (group >= 0) {
+        engine_abort(p->engine, group);
+    } else {
+        engine_pause(p->engine, ENGINE_PAUSE_ABORT);
+        engine_resume(p->engine);
+    }
+}
+
+static int native_control(void *self, enum port_control what, struct err *e)
+{
+    struct port_native *p = self;
+
+    if (what == PORT_PAUSE) {
+        engine_pause(p->engine, ENGINE_PAUSE_RETRACT);
+    } else if (what == PORT_CONTINUE) {
+        engine_resume(p->engine);
+    } else if (what == PORT_RELEASE && p->engine) {
+        if (engine_busy(p->engine)) {
+            return ERR(e, STATUS_INPUT, "the engine's memory is in use");
+        }
+        engine_close(p->engine);
+        p->engine = NULL;
+    } else if (what == PORT_RESTORE && !p->engine) {
+        return engine_open(p->w, &p->engine_opts, &p->engine, e);
+    }
     return STATUS_OK;
 }
 
@@ -114,10 +154,15 @@ int port_native_open(struct port_native *p, struct weights *w, struct weights *r
     p->w = w;
     p->ref = ref;
     p->src = src;
-    p->rollout = (struct rollout_port){native_submit, native_poll, p};
+    p->rollout = (struct rollout_port){.submit = native_submit,
+                                       .poll = native_poll,
+                                       .abort = native_abort,
+                                       .control = native_control,
+                                       .self = p};
     p->train = (struct trainer_port){
         native_score, native_score_ref, native_step, native_save, native_export, native_version, p};
     if (eo) {
+        p->engine_opts = *eo;
         rc = engine_open(w, eo, &p->engine, e);
     }
     if (rc == STATUS_OK && to) {

@@ -13,7 +13,8 @@ struct wfile;
 struct port_native {
     struct weights *w, *ref; /* borrowed; ref may be NULL */
     const struct wfile *src; /* borrowed: texts for exports */
-    struct engine *engine;   /* owned; NULL when training only */
+    struct engine *engine;   /* owned; NULL when training only, or its memory is released */
+    struct engine_opts engine_opts;
     struct trainer *trainer; /* owned; NULL when sampling only */
     struct rollout_port rollout;
     struct trainer_port train;

@@ -232,6 +232,9 @@ const struct conf_opt train_opts_table[] = {
 
     {"colocate", CONF_SWITCH, NULL, NULL, "trainer and engine in one place", O(colocate),
      "placement", NULL},
+    {"update-weights-interval", CONF_INT, "1", COUNT,
+     "rollouts between two times that engines in other processes get the weights",
+     O(update_weights_interval), "placement", NULL},
     {"sglang-max-running-requests", CONF_INT, NULL, "[1,65536]", "samples decoded together",
      O(sglang_max_running_requests), "placement", NULL},
     {"sglang-mem-fraction-static", CONF_FLOAT, NULL, "(0,1)",

@@ -106,6 +106,7 @@ struct train_opts {
 
     /* placement and engine */
     int colocate;
+    int64_t update_weights_interval;
     int64_t sglang_max_running_requests; /* CONF_UNSET: the engine chooses */
     double sglang_mem_fraction_static;
     int64_t sglang_context_length;

@@ -343,7 +343,7 @@ static inline void fakeport_open(struct fakeport *f, uint64_t order)
     f->exact = 1;
     f->stop_after_steps = -1;
     sha256_init(&f->digest);
-    f->rollout = (struct rollout_port){fakeport_submit, fakeport_poll, f};
+    f->rollout = (struct rollout_port){.submit = fakeport_submit, .poll = fakeport_poll, .self = f};
     f->train = (struct trainer_port){fakeport_score,
                                      fakeport_score_ref,
                                      fakeport_step,

@@ -595,6 +595,61 @@ static void old_policy(void **state)
     run_close(&r);
 }
 
+/* Engines elsewhere: which versions they were given, and when. */
+struct published {
+    struct fakeport *f;
+    char said[256];
+    int calls, fail; /* the call that fails; 0 none */
+};
+static struct published pub;
+
+static int on_publish(void *self, int64_t version, struct err *err)
+{
+    struct fakeport *f = self;
+    size_t n = strlen(pub.said);
+
+    assert_int_equal(version, f->version);
+    if (++pub.calls == pub.fail) {
+        return ERR(err, STATUS_TIMEOUT, "engine 1 did not take them");
+    }
+    if (pub.calls % 3) {
+        return STATUS_AGAIN; /* takes its time */
+    }
+    snprintf(pub.said + n, sizeof pub.said - n, "%d@%lld ", f->submitted, (long long)version);
+    return STATUS_OK;
+}
+
+static void publishes(const char *const *args, const char *want, int fail)
+{
+    struct run r;
+    run_open(&r, 1, args);
+    memset(&pub, 0, sizeof pub);
+    pub.fail = fail;
+    r.f.rollout.publish = on_publish;
+    if (fail) {
+        assert_int_equal(run_go(&r), STATUS_TIMEOUT);
+        assert_non_null(strstr(e.msg, "weight_sync of version"));
+        assert_non_null(strstr(e.msg, "engine 1"));
+    } else {
+        assert_ok(run_go(&r), &e);
+    }
+    assert_string_equal(pub.said, want);
+    run_close(&r);
+}
+
+/* Before the first rollout, and once for each that follows, whatever the steps of a rollout are;
+ * not after the last. Prompts submitted so far @ version. */
+static void weight_sync(void **state)
+{
+    (void)state;
+    write_rows("rows.jsonl", 30, "");
+    publishes(ARGS("--num-rollout", "3"), "0@0 3@1 6@2 ", 0);
+    publishes(ARGS("--num-rollout", "3", "--num-steps-per-rollout", "3"), "0@0 3@3 6@6 ", 0);
+    publishes(ARGS("--num-rollout", "5", "--update-weights-interval", "2"), "0@0 6@2 12@4 ", 0);
+    publishes(ARGS("--num-rollout", "3"), "0@0 ", 5);
+    publishes(ARGS("--num-rollout", "3"), "", 1);
+}
+
 /* Sampling only, then training on what was written. */
 static void debug_modes(void **state)
 {
@@ -684,6 +739,7 @@ int main(void)
         cmocka_unit_test(failures),
         cmocka_unit_test(errors),
         cmocka_unit_test(old_policy),
+        cmocka_unit_test(weight_sync),
         cmocka_unit_test(debug_modes),
         cmocka_unit_test(missing_log_probs),
     };

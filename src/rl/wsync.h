@@ -1,0 +1,41 @@
+/* How weights get into engines that are not in this process, seen from the port that talks to them.
+ * What is to be sent is made here; sending, deadlines and retries are the port's (rl/port_http.h).
+ *
+ *     sync->prepare(sync->self, version, e);                    once for a version
+ *     sync->take(sync->self, version, &request, e);             for each engine, then sent
+ *     for (k = 0; sync->check(sync->self, version, k, &request, e) == STATUS_OK; k++)
+ *         ... sent; sync->judge(sync->self, version, k, answer, e)
+ *     sync->settled(sync->self, version);                       every engine has it
+ *
+ * In an engine a version is named by its number in decimal: weight_version of its answers.
+ * Two kinds: wsync_shared.h for engines on this host that map the trainer's memory, wsync_folder.h
+ * for those that read a Hugging Face folder. */
+#ifndef RL_WSYNC_H
+#define RL_WSYNC_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+struct err;
+
+struct wsync_request {
+    char path[64]; /* of the engine's API, such as /update_weights_from_disk */
+    json_t *body;  /* the caller's from here on */
+};
+
+struct wsync {
+    /* Makes the trainer's weights, which are `version` and stay so, ready to be taken. */
+    int (*prepare)(void *self, int64_t version, struct err *e);
+    /* The request that makes an engine take them. It succeeds with status 200, and "success" true
+     * where the answer has that. */
+    int (*take)(void *self, int64_t version, struct wsync_request *r, struct err *e);
+    /* The k-th question that proves what an engine holds; STATUS_END when there is no k-th. */
+    int (*check)(void *self, int64_t version, int k, struct wsync_request *r, struct err *e);
+    /* STATUS_OK when the answer is right; else the error names tensor and both values. */
+    int (*judge)(void *self, int64_t version, int k, const json_t *answer, struct err *e);
+    /* All engines have it: what only older versions need may go. */
+    void (*settled)(void *self, int64_t version);
+    void *self;
+};
+
+#endif
