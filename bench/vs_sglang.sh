@@ -15,7 +15,8 @@ lib_model
 lib_python
 lib_work
 lib_serve --threads 2 --sglang-max-running-requests 256 --sglang-context-length 2048
-lib_sglang --context-length 2048 --max-running-requests 256
+# At rest it asks for requests without a pause unless told to sleep.
+lib_sglang --context-length 2048 --max-running-requests 256 --sleep-on-idle
 
 "$PYTHON" "$ROOT/bench/decode_peer.py" sglang "$MILES" "$MODEL" \
     "$SGLANG_URL" "$SGLANG" "$URL" "$SERVER" >"$WORK/out" ||

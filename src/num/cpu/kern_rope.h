@@ -88,6 +88,25 @@ static void kern_page_values(const uint16_t *x, size_t ld, int n, int d, uint16_
     }
 }
 
+/* A single token's key goes to as many lines as the head has pairs: all are asked for before the
+ * first is written, or each store would wait for its own. */
+static inline void kern_page_ask(const uint16_t *keys, const uint16_t *values, int d, int slot)
+{
+    for (int c = 0; c < d; c += 2) {
+        __builtin_prefetch(keys + kv_key_index(c, slot), 1);
+    }
+    for (int c = 0; c < d; c += 16) {
+        __builtin_prefetch(values + kv_value_index(c, slot, d), 1);
+    }
+}
+
+static inline void kern_page_key(const uint16_t *x, int d, uint16_t *page, int slot)
+{
+    for (int c = 0; c < d; c += 2) {
+        memcpy(page + kv_key_index(c, slot), x + c, 4);
+    }
+}
+
 static void kern_rope_rows(const struct kern_rope *a, int page, int r0, int n)
 {
     int d = a->s->head_dim, nh = a->s->n_heads, nkv = a->s->n_kv_heads;
@@ -95,6 +114,11 @@ static void kern_rope_rows(const struct kern_rope *a, int page, int r0, int n)
     const uint16_t *x = a->qkv + (size_t)r0 * (size_t)a->ld;
     uint16_t k[KERN_ROPE_ROWS][KERN_MAX_HEAD];
 
+    for (int h = 0; h < nkv && n == 1; h++) {
+        const uint16_t *kv = a->kv->data;
+        kern_page_ask(kv + kv_key_offset(a->kv, page, a->layer, h),
+                      kv + kv_value_offset(a->kv, page, a->layer, h), d, slot);
+    }
     for (int i = 0; i < n; i++) {
         const float *c = a->cos + (size_t)(pos + i) * (size_t)a->ldt;
         const float *s = a->sin + (size_t)(pos + i) * (size_t)a->ldt;
@@ -110,8 +134,12 @@ static void kern_rope_rows(const struct kern_rope *a, int page, int r0, int n)
             const float *s = a->sin + (size_t)(pos + i) * (size_t)a->ldt;
             kern_rope_head(x + (size_t)i * (size_t)a->ld + (nh + h) * d, a->kn, c, s, a->s, k[i]);
         }
-        kern_page_keys(k[0], KERN_MAX_HEAD, n, d, kv + kv_key_offset(a->kv, page, a->layer, h),
-                       slot);
+        if (n == 1) {
+            kern_page_key(k[0], d, kv + kv_key_offset(a->kv, page, a->layer, h), slot);
+        } else {
+            kern_page_keys(k[0], KERN_MAX_HEAD, n, d, kv + kv_key_offset(a->kv, page, a->layer, h),
+                           slot);
+        }
         kern_page_values(x + (nh + nkv + h) * d, (size_t)a->ld, n, d,
                          kv + kv_value_offset(a->kv, page, a->layer, h), slot);
     }
