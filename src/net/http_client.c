@@ -106,6 +106,7 @@ void http_client_free(struct http_client *c)
             close(fd);
         }
     }
+    mem_free(c->watched);
     mem_free(c->slots);
     mem_free(c->free_slots);
     mem_free(c->ca_file);

@@ -75,6 +75,8 @@ struct http_client {
     double next_tick;
     CURL *spare[HTTP_CLIENT_SPARE];
     int nspare;
+    uint8_t *watched; /* (nwatched) by descriptor: 1 while epfd knows it */
+    int nwatched;
 
     pthread_mutex_t mu;
     struct http_client_call **slots; /* max_calls, NULL where free */

@@ -241,6 +241,22 @@ static size_t on_data(char *data, size_t size, size_t n, void *arg)
 
 /* ---- sending ---- */
 
+static void forget_socket(struct http_client *c, int fd)
+{
+    if (fd >= 0 && fd < c->nwatched && c->watched[fd]) {
+        c->watched[fd] = 0;
+        epoll_ctl(c->epfd, EPOLL_CTL_DEL, fd, NULL);
+    }
+}
+
+/* libcurl 7.88 may close a connection first and tell on_socket afterwards, when its number can be
+ * somebody else's already: it is forgotten here. */
+static int on_close(void *arg, curl_socket_t fd)
+{
+    forget_socket(arg, fd);
+    return close(fd);
+}
+
 /* Sets up a handle for the next try of k. */
 static void set_options(struct http_client_call *k)
 {
@@ -255,6 +271,8 @@ static void set_options(struct http_client_call *k)
     curl_easy_setopt(h, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     curl_easy_setopt(h, CURLOPT_USERAGENT, "miles/" MILES_VERSION);
     curl_easy_setopt(h, CURLOPT_TCP_KEEPALIVE, 1L);
+    curl_easy_setopt(h, CURLOPT_CLOSESOCKETFUNCTION, on_close);
+    curl_easy_setopt(h, CURLOPT_CLOSESOCKETDATA, c);
     curl_easy_setopt(h, CURLOPT_MAXAGE_CONN, (long)CONN_AGE_S);
     curl_easy_setopt(h, CURLOPT_FRESH_CONNECT, (long)k->fresh);
     curl_easy_setopt(h, CURLOPT_HTTPHEADER, k->headers);
@@ -449,20 +467,23 @@ static int on_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *so
     struct http_client *c = arg;
     struct epoll_event ev = {.data.fd = fd};
     (void)easy;
+    (void)sockp;
     if (what == CURL_POLL_REMOVE) {
-        /* A connection given up before it was made may be closed already (libcurl 7.88 tells of it
-         * afterwards). The kernel has forgotten it then, and finds nothing of ours by that number.
-         */
-        epoll_ctl(c->epfd, EPOLL_CTL_DEL, fd, NULL);
+        forget_socket(c, fd);
         return 0;
     }
-    ev.events = (what & CURL_POLL_IN ? EPOLLIN : 0u) | (what & CURL_POLL_OUT ? EPOLLOUT : 0u);
-    if (sockp || epoll_ctl(c->epfd, EPOLL_CTL_ADD, fd, &ev)) {
-        if (epoll_ctl(c->epfd, EPOLL_CTL_MOD, fd, &ev)) {
-            log_error(HTTP, "cannot watch a connection: %s", strerror(errno));
-        }
+    if (fd >= c->nwatched) {
+        int n = fd < 512 ? 1024 : 2 * fd;
+        c->watched = mem_realloc(c->watched, (size_t)c->nwatched, (size_t)n);
+        c->nwatched = n;
     }
-    curl_multi_assign(c->multi, fd, c); /* known from now on */
+    ev.events = (what & CURL_POLL_IN ? EPOLLIN : 0u) | (what & CURL_POLL_OUT ? EPOLLOUT : 0u);
+    if (epoll_ctl(c->epfd, c->watched[fd] ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &ev) &&
+        epoll_ctl(c->epfd, c->watched[fd] ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd, &ev)) {
+        log_error(HTTP, "cannot watch a connection: %s", strerror(errno));
+    } else {
+        c->watched[fd] = 1;
+    }
     return 0;
 }
 
