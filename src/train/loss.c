@@ -6,6 +6,7 @@
  * NaN there reaches nothing. */
 #include "train/loss.h"
 
+#include <float.h>
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -52,6 +53,7 @@ void loss_sums_merge(struct loss_sums *s, const struct loss_sums *other)
         exact_merge(&s->sum[i], &other->sum[i]);
     }
     s->max_diff = other->max_diff > s->max_diff ? other->max_diff : s->max_diff;
+    s->compared += other->compared;
     s->samples += other->samples;
     s->tokens += other->tokens;
     s->sanitised += other->sanitised;
@@ -116,6 +118,25 @@ float loss_kl(enum loss_kl type, float logp, float base, float ratio, float *dlo
     return v;
 }
 
+/* In doubles: at differences of 1e-4, which matter here, e^x - 1 - x is less than a float's
+ * rounding of 1. */
+double loss_k3(double x)
+{
+    double k;
+    if (isnan(x) || x > 709.0) {
+        return isnan(x) ? x : HUGE_VAL;
+    }
+    k = vmath_exp(x) - 1.0 - x;
+    return k < 0.0 ? 0.0 : k;
+}
+
+double loss_rollout_kl(float train, float roll)
+{
+    int inside;
+    double k = loss_k3((double)clamp_log_ratio(train - roll, &inside));
+    return k > (double)LOW_VAR_MAX ? (double)LOW_VAR_MAX : k;
+}
+
 float loss_ppo_token(const struct loss_opts *o, float k, float adv, float *ratio, int *clipped,
                      float *d)
 {
@@ -149,18 +170,28 @@ struct frame {
     const struct loss_opts *o;
     const struct loss_sample *s;
     struct loss_sums *sums;
-    const uint8_t *mask, *mask2; /* original, and as a correction left it */
-    const float *old;            /* old policy: given, or the current one detached */
-    int64_t n;                   /* active tokens, at least 1 */
-    double denom;                /* divisor of this sample's metric terms */
-    float a;                     /* dJ / d(term of an active token) */
-    float seq_k;                 /* token-averaged log-ratio of the sequence */
-    int seq_ok;                  /* 0 when it was not finite and counts as zero */
+    const uint8_t *mask; /* original */
+    const float *old;    /* old policy: given, or the current one detached */
+    const float *train;  /* the trainer's side of the correction */
+    const float *seen;   /* the trainer's side of the mismatch; NULL: nothing to compare */
+    struct mis_seq mis;
+    int64_t n;    /* active tokens, at least 1 */
+    double denom; /* divisor of this sample's metric terms */
+    float a;      /* dJ / d(term of an active token) */
+    float seq_k;  /* token-averaged log-ratio of the sequence */
+    int seq_ok;   /* 0 when it was not finite and counts as zero */
 };
 
 static void add_term(struct frame *f, enum loss_metric m, float x)
 {
     exact_add(&f->sums->sum[m], (double)x / f->denom);
+}
+
+/* A ratio's term: one that no float holds counts as the largest, which makes the figure huge and
+ * never null. */
+static void add_ratio(struct frame *f, enum loss_metric m, float x)
+{
+    add_term(f, m, x > FLT_MAX ? FLT_MAX : x);
 }
 
 /* Mean of old - logp over the active tokens. */
@@ -190,22 +221,45 @@ static float token_k(const struct frame *f, int64_t t, int *ok)
     return *ok ? k : 0.0f;
 }
 
-/* Truncated importance weight and its metrics (original masks). */
+/* Importance weight of one token and its metrics (original masks). */
 static float tis_weight(struct frame *f, int64_t t)
 {
     const struct loss_opts *o = f->o;
-    float q = vmath_expf(f->old[t] - f->s->roll[t]);
-    float w;
+    float x = f->train[t] - f->s->roll[t], q, w;
 
-    if (isnan(q)) {
+    if (isnan(x)) {
         f->sums->sanitised++;
         return 0;
     }
+    q = vmath_expf(x);
     w = clampf(q, o->tis_clip_low, o->tis_clip);
-    add_term(f, LOSS_TIS, q);
+    if (o->tis == LOSS_TIS_ICEPOP && w != q) {
+        w = 0;
+    }
+    add_ratio(f, LOSS_TIS, q);
     add_term(f, LOSS_TIS_CLIPFRAC, w != q);
-    add_term(f, LOSS_TIS_ABS, fabsf(q - 1.0f));
+    add_ratio(f, LOSS_TIS_ABS, fabsf(q - 1.0f));
     return w;
+}
+
+/* The weight that the correction gives an active token; *keep is 0 when it rejects it. */
+static float correction(struct frame *f, int64_t t, int *keep)
+{
+    const struct loss_sample *s = f->s;
+    float w = 1;
+
+    *keep = on(s->weight_mask, t);
+    if (s->weight) {
+        return s->weight[t];
+    }
+    if (f->o->tis == LOSS_TIS_MIS) {
+        f->sums->sanitised += isnan(f->train[t] - s->roll[t]);
+        return mis_seq_weight(&f->mis, t, keep);
+    }
+    if (f->o->tis) {
+        w = tis_weight(f, t);
+    }
+    return f->o->tis_observe ? 1.0f : w;
 }
 
 /* The KL term of one token: adds its metric and returns its derivative in logp. */
@@ -229,36 +283,33 @@ static float kl_term(struct frame *f, int64_t t)
 
 static void rollout_terms(struct frame *f, int64_t t)
 {
-    float diff = f->old[t] - f->s->roll[t];
-    add_term(f, LOSS_LOGPROB_ABS_DIFF, fabsf(diff));
-    add_term(f, LOSS_ROLLOUT_KL, loss_kl(LOSS_LOW_VAR_KL, f->s->roll[t], f->old[t], 1, NULL));
+    float diff = fabsf(f->old[t] - f->s->roll[t]);
+    if (!isnan(diff)) {
+        add_ratio(f, LOSS_LOGPROB_ABS_DIFF, diff);
+    }
+    exact_add(&f->sums->sum[LOSS_ROLLOUT_KL], loss_rollout_kl(f->old[t], f->s->roll[t]) / f->denom);
 }
 
-static void note_diff(struct loss_sums *sums, float a, float b)
+/* The mismatch of one token, before any correction. */
+static void mismatch_terms(struct frame *f, int64_t t)
 {
-    float d = fabsf(a - b);
+    float d = fabsf(f->seen[t] - f->s->roll[t]);
     if (isnan(d)) {
         d = INFINITY;
     }
-    if (d > sums->max_diff) {
-        sums->max_diff = d;
-    }
+    f->sums->max_diff = d > f->sums->max_diff ? d : f->sums->max_diff;
+    f->sums->compared++;
+    exact_add(&f->sums->sum[LOSS_MISMATCH_KL], loss_rollout_kl(f->seen[t], f->s->roll[t]));
 }
 
 /* Metrics of an active token (original mask) that no correction touches. */
-static void plain_terms(struct frame *f, const struct loss_step *st, int64_t t, float k)
+static void plain_terms(struct frame *f, int64_t t, float k)
 {
-    const struct loss_sample *s = f->s;
-    if (f->o->tis || s->weight) {
-        add_term(f, LOSS_OIS, vmath_expf(-k));
+    if (f->o->tis || f->s->weight) {
+        add_ratio(f, LOSS_OIS, vmath_expf(-k));
     }
-    if (s->roll) {
-        if (f->old != s->roll && f->old != s->logp) {
-            note_diff(f->sums, f->old[t], s->roll[t]);
-        }
-        if (st->on_policy || f->old == s->logp) {
-            note_diff(f->sums, s->logp[t], s->roll[t]);
-        }
+    if (f->seen) {
+        mismatch_terms(f, t);
     }
 }
 
@@ -290,26 +341,23 @@ static int opsm_drop(const struct frame *f, int64_t t)
     return f->o->opsm && f->s->adv[t] < 0 && f->seq_k > f->o->opsm_delta;
 }
 
-/* One active token: metrics, and d(objective term)/d logp without the scale a. */
-static float policy_token(struct frame *f, const struct loss_step *st, int64_t t)
+/* One active token: metrics, and d(objective term)/d logp without the scale a. *keep is 0 when a
+ * correction rejected it: it has no part in the objective. */
+static float policy_token(struct frame *f, int64_t t, int *keep)
 {
     const struct loss_sample *s = f->s;
     int ok, clipped;
     float k = token_k(f, t, &ok);
-    float adv = s->adv[t], w = 1, l, d;
+    float adv = s->adv[t], w, l, d;
 
     if (!isfinite(adv)) {
         adv = 0;
         ok = 0;
     }
     f->sums->sanitised += !ok;
-    plain_terms(f, st, t, k);
-    if (f->o->tis && !s->weight) {
-        w = tis_weight(f, t);
-    } else if (s->weight) {
-        w = s->weight[t];
-    }
-    if (!on(f->mask2, t)) {
+    plain_terms(f, t, k);
+    w = correction(f, t, keep);
+    if (!*keep) {
         return 0;
     }
     if (opsm_drop(f, t)) {
@@ -337,7 +385,7 @@ static void entropy_token(struct frame *f, int64_t t)
     }
 }
 
-static void policy_sample(struct frame *f, const struct loss_step *st)
+static void policy_sample(struct frame *f)
 {
     const struct loss_sample *s = f->s;
     const struct loss_opts *o = f->o;
@@ -350,32 +398,32 @@ static void policy_sample(struct frame *f, const struct loss_step *st)
     }
     for (int64_t t = 0; t < s->len; t++) {
         float d;
+        int keep;
         dropped += opsm_drop(f, t);
         if (!on(f->mask, t)) {
             continue;
         }
-        d = policy_token(f, st, t);
+        d = policy_token(f, t, &keep);
         if (o->gspo) {
             exact_add_mul_f32(&seq, d, f->a);
         } else {
             s->dlogp[t] = d * f->a;
         }
-        if (on(f->mask2, t)) {
+        if (keep) {
             entropy_token(f, t);
+        }
+        if (keep && o->use_kl_loss) {
+            s->dlogp[t] += o->kl_loss_coef * kl_term(f, t) * f->a;
         }
     }
     if (o->gspo) {
         float each = (float)(exact_value(&seq) / (double)f->n);
         for (int64_t t = 0; t < s->len; t++) {
-            s->dlogp[t] = on(f->mask, t) ? each : 0.0f;
+            s->dlogp[t] += on(f->mask, t) ? each : 0.0f;
         }
     }
-    if (o->use_kl_loss) {
-        for (int64_t t = 0; t < s->len; t++) {
-            if (on(f->mask, t) && on(f->mask2, t)) {
-                s->dlogp[t] += o->kl_loss_coef * kl_term(f, t) * f->a;
-            }
-        }
+    if (o->tis == LOSS_TIS_MIS && !s->weight) {
+        mis_seq_terms(&f->mis, f->denom, &f->sums->sum[LOSS_MIS]);
     }
     if (o->opsm) {
         exact_add(&f->sums->sum[LOSS_OPSM_CLIPFRAC], (double)dropped / (double)f->n);
@@ -426,6 +474,21 @@ static int check(const struct loss_opts *o, const struct loss_step *st, const st
     return 0;
 }
 
+/* What the rollout's log-probs are held against, and the sample's weights. */
+static void rollout_side(struct frame *f, const struct loss_step *st)
+{
+    const struct loss_sample *s = f->s;
+
+    f->train = s->train ? s->train : f->old;
+    if (s->roll && s->len) {
+        f->seen = f->train != s->roll ? f->train : s->on_policy ? s->logp : NULL;
+    }
+    if (f->o->tis == LOSS_TIS_MIS) {
+        mis_seq_init(&f->mis, &f->o->mis, s->len, s->mask, f->train, s->roll,
+                     st->mis_mean > 0 ? st->mis_mean : 1.0);
+    }
+}
+
 int loss_sample(const struct loss_opts *o, const struct loss_step *st, const struct loss_sample *s,
                 struct loss_sums *sums, struct err *e)
 {
@@ -438,7 +501,6 @@ int loss_sample(const struct loss_opts *o, const struct loss_step *st, const str
     }
     n = count_active(s->mask, s->len);
     f.n = n > 1 ? n : 1;
-    f.mask2 = s->weight_mask;
     f.old = s->old ? s->old : s->logp;
     divisor = s->denom ? s->denom : f.n;
     f.denom = o->per_token ? 1.0 : (double)divisor;
@@ -454,7 +516,8 @@ int loss_sample(const struct loss_opts *o, const struct loss_step *st, const str
         sft_sample(&f);
     } else {
         sums->has_roll |= s->roll != NULL;
-        policy_sample(&f, st);
+        rollout_side(&f, st);
+        policy_sample(&f);
     }
     sums->samples++;
     sums->tokens += n;
@@ -465,22 +528,23 @@ int loss_sample(const struct loss_opts *o, const struct loss_step *st, const str
 
 const char *loss_metric_name(enum loss_metric m)
 {
-    static const char *const names[LOSS_NMETRICS] = {"loss",
-                                                     "pg_loss",
-                                                     "entropy_loss",
-                                                     "pg_clipfrac",
-                                                     "ppo_kl",
-                                                     "ess_ratio",
-                                                     "train_rollout_logprob_abs_diff",
-                                                     "train_rollout_kl",
-                                                     "kl_loss",
-                                                     "ois",
-                                                     "tis",
-                                                     "tis_clipfrac",
-                                                     "tis_abs",
-                                                     "opsm_clipfrac",
-                                                     "forward_logp_max_diff"};
-    return names[m];
+    static const char *const names[LOSS_MIS] = {"loss",
+                                                "pg_loss",
+                                                "entropy_loss",
+                                                "pg_clipfrac",
+                                                "ppo_kl",
+                                                "ess_ratio",
+                                                "train_rollout_logprob_abs_diff",
+                                                "train_rollout_kl",
+                                                "kl_loss",
+                                                "ois",
+                                                "tis",
+                                                "tis_clipfrac",
+                                                "tis_abs",
+                                                "opsm_clipfrac",
+                                                "mismatch_kl",
+                                                "forward_logp_max_diff_inexact"};
+    return m >= LOSS_MIS ? mis_metric_name((enum mis_metric)(m - LOSS_MIS)) : names[m];
 }
 
 static int present(const struct loss_opts *o, const struct loss_sums *s, enum loss_metric m)
@@ -488,15 +552,20 @@ static int present(const struct loss_opts *o, const struct loss_sums *s, enum lo
     if (o->type == LOSS_SFT) {
         return m == LOSS_LOSS;
     }
+    if (m >= LOSS_MIS) {
+        return o->tis == LOSS_TIS_MIS &&
+               mis_metric_present(&o->mis, (enum mis_metric)(m - LOSS_MIS));
+    }
     switch (m) {
     case LOSS_LOGPROB_ABS_DIFF:
-    case LOSS_ROLLOUT_KL:
-    case LOSS_MAX_DIFF: return s->has_roll;
+    case LOSS_ROLLOUT_KL: return s->has_roll;
+    case LOSS_MISMATCH_KL:
+    case LOSS_MAX_DIFF: return s->compared > 0;
     case LOSS_KL_LOSS: return o->use_kl_loss;
-    case LOSS_OIS:
+    case LOSS_OIS: return o->tis != LOSS_TIS_OFF;
     case LOSS_TIS:
     case LOSS_TIS_CLIPFRAC:
-    case LOSS_TIS_ABS: return o->tis;
+    case LOSS_TIS_ABS: return o->tis == LOSS_TIS_TRUNCATE || o->tis == LOSS_TIS_ICEPOP;
     case LOSS_OPSM_CLIPFRAC: return o->opsm;
     default: return 1;
     }
@@ -513,6 +582,10 @@ int loss_metric(const struct loss_opts *o, const struct loss_step *st, const str
     }
     if (m == LOSS_MAX_DIFF) {
         *value = (double)s->max_diff;
+        return 1;
+    }
+    if (m == LOSS_MISMATCH_KL) {
+        *value = exact_value(&s->sum[m]) / (double)s->compared;
         return 1;
     }
     if (m == LOSS_LOSS && o->type != LOSS_SFT) {

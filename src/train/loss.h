@@ -1,5 +1,5 @@
 /* The policy loss: value, gradient with respect to each token's log-prob, and metric sums (rl-math
- * 4, 7, 8, 8b, 10.1, 11). One call handles one sample; nothing in it depends on the other samples,
+ * 4, 7, 8, 8b, 10, 11). One call handles one sample; nothing in it depends on the other samples,
  * and the sums are exact, so micro-batching and order never change a bit (contract C4).
  *
  *     struct loss_step st = {.rollouts = 32, .tokens = loss_tokens_of_all_samples};
@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "num/exact.h"
+#include "train/mis.h"
 
 struct err;
 
@@ -23,6 +24,13 @@ enum loss_kl { LOSS_K1, LOSS_K2, LOSS_K3, LOSS_LOW_VAR_KL }; /* order of --kl-lo
 #define LOSS_KL_CHOICES "k1|k2|k3|low_var_kl"
 enum loss_type { LOSS_POLICY, LOSS_SFT, LOSS_CUSTOM };
 #define LOSS_TYPE_CHOICES "policy_loss|sft_loss|custom_loss"
+/* Correction for tokens that the rollout sampled with other probabilities than the trainer's. */
+enum loss_tis {
+    LOSS_TIS_OFF,
+    LOSS_TIS_TRUNCATE, /* the ratio of each token, between tis_clip_low and tis_clip */
+    LOSS_TIS_ICEPOP,   /* the ratio of each token between them, 0 outside */
+    LOSS_TIS_MIS       /* as loss_opts.mis says */
+};
 
 struct loss_opts {
     enum loss_type type;
@@ -36,8 +44,10 @@ struct loss_opts {
     float entropy_coef;
     int entropy;   /* H is given: log it even with a zero coefficient */
     int per_token; /* calculate_per_token_loss */
-    int tis;
+    enum loss_tis tis;
+    int tis_observe; /* its metrics only: the loss stays as it is */
     float tis_clip, tis_clip_low;
+    struct mis_opts mis; /* of LOSS_TIS_MIS */
     int opsm;
     float opsm_delta;
 };
@@ -46,8 +56,7 @@ struct loss_opts {
 struct loss_step {
     int64_t rollouts; /* GBS: rollouts in this step, >= 1 */
     int64_t tokens;   /* per-token mode: sum over samples of max(n_i, 1), see loss_norm_tokens */
-    int on_policy;    /* the weights are those the samples came from: logp itself is held against
-                         roll in LOSS_MAX_DIFF (set it in a rollout's first optimizer step) */
+    double mis_mean;  /* mis_mean_value of all samples; 0: weights are not normalised */
 };
 
 /* One sample; arrays of `len` response tokens. */
@@ -59,6 +68,9 @@ struct loss_sample {
     const float *old;    /* old policy; NULL: the current one, detached (skip_actor_forward_only) */
     const float *ref;    /* needed by the KL loss */
     const float *roll;   /* log-probs of the rollout engine; needed by TIS, else may be NULL */
+    const float *train;  /* what the trainer computed for the tokens of roll; NULL: old */
+    int on_policy;       /* roll comes from the weights that logp comes from: where nothing else was
+                            computed by the trainer, logp is held against roll */
     const float *adv;    /* NULL for sft */
     const float *entropy;
     /* A custom off-policy correction's result: weights and modified mask; NULL where none. */
@@ -83,13 +95,18 @@ enum loss_metric {
     LOSS_TIS_CLIPFRAC,
     LOSS_TIS_ABS,
     LOSS_OPSM_CLIPFRAC,
-    LOSS_MAX_DIFF, /* forward_logp_max_diff: largest |old - rollout| of an active token */
-    LOSS_NMETRICS
+    /* The mismatch as it is, by tokens: of all active ones, rejected or not, of samples whose
+     * log-probs were computed a second time by the trainer. */
+    LOSS_MISMATCH_KL, /* mismatch_kl: mean of loss_rollout_kl */
+    LOSS_MAX_DIFF,    /* forward_logp_max_diff_inexact: largest |trainer - rollout| */
+    LOSS_MIS,         /* the first of MIS_NMETRICS */
+    LOSS_NMETRICS = LOSS_MIS + MIS_NMETRICS
 };
 
 struct loss_sums {
     struct exact sum[LOSS_NMETRICS];
-    float max_diff;
+    float max_diff;          /* infinite when a difference was no number */
+    int64_t compared;        /* tokens in LOSS_MISMATCH_KL and max_diff */
     int64_t samples, tokens; /* seen; tokens are active ones */
     int64_t sanitised;       /* active tokens whose NaN or infinite input counted as zero */
     int has_roll;
@@ -115,6 +132,12 @@ int loss_metric(const struct loss_opts *o, const struct loss_step *st, const str
 /* KL estimate of (logp, base) per rl-math 4. ratio multiplies it before the final clamp (1 for
  * none); *dlogp (may be NULL) is the derivative with ratio held constant. */
 float loss_kl(enum loss_kl type, float logp, float base, float ratio, float *dlogp);
+
+/* e^x - 1 - x, never negative: the k3 estimate of a KL by x = log(p / q) at a token drawn from q.
+ */
+double loss_k3(double x);
+/* KL of the rollout against the trainer at one token: k3 with x in [-20, 20], at most 10. */
+double loss_rollout_kl(float train, float roll);
 
 /* One token of the clipped objective: k = old - logp, sanitised; *d (may be NULL) is dL/dlogp,
  * *ratio and *clipped (may be NULL) are for metrics. */

@@ -512,6 +512,8 @@ static int trainer_loss(struct trainer *t, const struct train_sample *s, const i
         l.old = x->old;
         l.ref = x->ref;
         l.roll = x->roll;
+        l.train = x->train;
+        l.on_policy = x->on_policy && !x->exact;
         l.adv = x->adv;
         l.entropy = t->o.entropy ? t->entropy + at : NULL;
         l.dlogp = t->g + at;
@@ -659,6 +661,30 @@ static int64_t trainer_rollouts(const struct train_sample *s, int n)
     return k;
 }
 
+/* The mean weight of the step's correction, before a micro-batch needs it. */
+static int trainer_mis_mean(const struct trainer *t, const struct train_sample *s, int n,
+                            struct loss_step *st, struct err *e)
+{
+    const struct loss_opts *o = &t->o.loss;
+    struct mis_mean m;
+
+    if (o->tis != LOSS_TIS_MIS || o->mis.observe || !o->mis.normalize) {
+        return STATUS_OK;
+    }
+    mis_mean_init(&m);
+    for (int i = 0; i < n; i++) {
+        const float *train = s[i].train ? s[i].train : s[i].old;
+        if (s[i].response && (!train || !s[i].roll)) {
+            return ERR(e, STATUS_INPUT,
+                       "weights that average 1 over a step need log-probs of trainer and rollout "
+                       "for every sample");
+        }
+        mis_mean_add(&m, &o->mis, s[i].response, s[i].mask, train, s[i].roll);
+    }
+    st->mis_mean = mis_mean_value(&m);
+    return STATUS_OK;
+}
+
 int trainer_step(struct trainer *t, struct train_sample *s, int n, const struct optim_hyper *h,
                  struct trainer_report *r, struct err *e)
 {
@@ -670,6 +696,10 @@ int trainer_step(struct trainer *t, struct train_sample *s, int n, const struct 
     r->step.rollouts = trainer_rollouts(s, n);
     for (int i = 0; i < n; i++) {
         r->step.tokens += loss_norm_tokens(s[i].mask, s[i].response);
+    }
+    rc = trainer_mis_mean(t, s, n, &r->step, e);
+    if (rc != STATUS_OK) {
+        return rc;
     }
     weights_acquire(t->w);
     backward_zero(t->b);

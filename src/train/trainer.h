@@ -44,7 +44,9 @@ struct train_sample {
     int64_t denom;          /* active tokens of its whole rollout; 0 takes its own */
     const float *roll;      /* rollout log-probs or NULL */
     int exact;              /* 1: roll was computed under the weights of this step (contract C2) */
+    int on_policy;          /* 1: so it was, by an engine that need not have the trainer's bits */
     const float *old, *ref; /* old and reference log-probs, or NULL */
+    const float *train;     /* the trainer's log-probs of what roll has, where old is not that */
     const float *adv;
     float *logp_out, *entropy_out; /* (response) filled by the pass; either may be NULL */
 };
@@ -76,8 +78,9 @@ int64_t trainer_bytes(const struct weights *w, const struct trainer_opts *o,
 
 /* Log-probs of every sample's response under the current weights, into logp_out. */
 int trainer_score(struct trainer *t, struct train_sample *s, int n, struct err *e);
-/* One optimizer step over all n samples. A rollout log-prob that should be exact and is not is
- * STATUS_NUMERIC. */
+/* One optimizer step over all n samples. Weights of a correction that are to average 1
+ * (mis_opts.normalize) do so over the step, which needs train or old of every sample. A rollout
+ * log-prob that should be exact and is not is STATUS_NUMERIC. */
 int trainer_step(struct trainer *t, struct train_sample *s, int n, const struct optim_hyper *h,
                  struct trainer_report *r, struct err *e);
 

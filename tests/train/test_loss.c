@@ -359,7 +359,7 @@ static void ess_and_metrics(void **state)
     assert_int_equal(loss_metric(&o, &st, &sums, LOSS_KL_LOSS, &v), 0);
     assert_int_equal(loss_metric(&o, &st, &sums, LOSS_OPSM_CLIPFRAC, &v), 0);
     assert_string_equal(loss_metric_name(LOSS_LOGPROB_ABS_DIFF), "train_rollout_logprob_abs_diff");
-    assert_string_equal(loss_metric_name(LOSS_MAX_DIFF), "forward_logp_max_diff");
+    assert_string_equal(loss_metric_name(LOSS_MAX_DIFF), "forward_logp_max_diff_inexact");
 }
 
 /* Rollout denominators: x = [1,3 | 2,2,5] over one rollout of 5 tokens is 13/5, per sample 5. */
@@ -399,7 +399,7 @@ static void denominators(void **state)
 static void skipped_old_pass(void **state)
 {
     struct loss_opts o = {.eps_clip = .2f, .eps_clip_high = .2f};
-    struct loss_step st = {.rollouts = 2, .on_policy = 1};
+    struct loss_step st = {.rollouts = 2};
     float lp[] = {-1.25f, -2}, adv[] = {.5f, -1}, d1[2], d2[2], roll[] = {-1.25f, -2};
     struct loss_sample s = {.len = 2, .logp = lp, .adv = adv, .roll = roll, .dlogp = d1};
     struct loss_sums sums;
@@ -427,14 +427,22 @@ static void skipped_old_pass(void **state)
     loss_sums_init(&sums);
     roll[1] = -2.5f;
     s.old = s.roll;
-    st.on_policy = 0;
     assert_ok(loss_sample(&o, &st, &s, &sums, &e), &e);
-    loss_metric(&o, &st, &sums, LOSS_MAX_DIFF, &v);
-    assert_true(v == 0);
-    st.on_policy = 1;
+    assert_int_equal(loss_metric(&o, &st, &sums, LOSS_MAX_DIFF, &v), 0);
+    assert_int_equal(loss_metric(&o, &st, &sums, LOSS_MISMATCH_KL, &v), 0);
+    s.on_policy = 1;
     assert_ok(loss_sample(&o, &st, &s, &sums, &e), &e);
-    loss_metric(&o, &st, &sums, LOSS_MAX_DIFF, &v);
+    assert_int_equal(loss_metric(&o, &st, &sums, LOSS_MAX_DIFF, &v), 1);
     assert_true(v == 0.5);
+    assert_int_equal(loss_metric(&o, &st, &sums, LOSS_MISMATCH_KL, &v), 1);
+    near_(v, (exp(.5) - 1.5) / 2, 1e-12, "mismatch_kl");
+    /* or what the trainer computed beside the old policy */
+    s.on_policy = 0;
+    s.train = (float[]){-1.25f, -1.5f};
+    loss_sums_init(&sums);
+    assert_ok(loss_sample(&o, &st, &s, &sums, &e), &e);
+    assert_int_equal(loss_metric(&o, &st, &sums, LOSS_MAX_DIFF, &v), 1);
+    assert_true(v == 1);
 }
 
 static void not_a_number_is_kept_out(void **state)

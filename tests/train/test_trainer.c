@@ -29,7 +29,7 @@ struct batch {
     struct train_sample s[N];
     int32_t tokens[N][LEN];
     uint8_t mask[N][LEN];
-    float roll[N][LEN], adv[N][LEN], ref[N][LEN], logp[N][LEN], entropy[N][LEN];
+    float roll[N][LEN], adv[N][LEN], ref[N][LEN], logp[N][LEN], entropy[N][LEN], old[N][LEN];
 };
 
 static struct err e;
@@ -111,7 +111,8 @@ static float *run_state(struct run *r, size_t *bytes)
 
 static const struct optim_hyper hyper = {1e-3, 0.9, 0.98, 1e-8, 0.1, 1.0};
 
-/* Scores, then two steps: the first exact, the second off-policy. Fills the metrics of both. */
+/* Scores, then two steps: the first exact, the second off-policy. Fills the metrics of both. With a
+ * correction the rollout's log-probs are others, and no step is exact. */
 static void two_steps(struct run *r, struct batch *b, const struct trainer_opts *o,
                       double metrics[2][LOSS_NMETRICS + 1])
 {
@@ -121,21 +122,30 @@ static void two_steps(struct run *r, struct batch *b, const struct trainer_opts 
         memcpy(b->roll[at], b->s[i].logp_out, 4 * (size_t)b->s[i].response);
         b->s[i].roll = b->s[i].old = b->roll[at];
         b->s[i].exact = 1;
+        if (o->loss.tis) {
+            memcpy(b->old[at], b->roll[at], sizeof b->old[at]);
+            b->s[i].old = b->old[at];
+            for (int t = 0; t < b->s[i].response; t++) {
+                b->roll[at][t] += 0.15f * (float)((at * 7 + t * 13) % 11 - 5);
+            }
+        }
     }
     for (int k = 0; k < 2; k++) {
         struct trainer_report rep;
         int64_t tokens = 0, rows = 0;
+        int exact = k == 0 && !o->loss.tis;
         for (int i = 0; i < b->n; i++) {
-            b->s[i].exact = k == 0;
+            b->s[i].exact = exact;
             tokens += b->s[i].response;
             rows += b->s[i].response + b->s[i].prompt;
         }
         assert_ok(trainer_step(r->t, b->s, b->n, &hyper, &rep, &e), &e);
         assert_true(rep.max_diff == 0.0f);
-        assert_int_equal(rep.exact_tokens, k == 0 ? tokens : 0);
+        assert_int_equal(rep.exact_tokens, exact ? tokens : 0);
         assert_int_equal(rep.tokens, tokens);
         assert_int_equal(rep.rows, rows);
         assert_int_equal(rep.step.rollouts, b->n);
+        assert_true(rep.sums.max_diff > 0.7f || !o->loss.tis);
         for (int m = 0; m < LOSS_NMETRICS; m++) {
             double v = 0.0;
             metrics[k][m] =
@@ -219,6 +229,45 @@ static void layout_changes_no_bit(void **state)
         }
         mem_free(want.state);
     }
+}
+
+/* Weights of a correction, averaging 1 over the step, and its rejections: the same bits for every
+ * packing; and they do something. */
+static void corrections_change_no_bit(void **state)
+{
+    struct trainer_opts o = default_opts();
+    float *plain = NULL;
+    (void)state;
+    o.loss.tis = LOSS_TIS_MIS;
+    for (int k = 0; k < 3; k++) {
+        static const int tokens[] = {1, 300, 2000};
+        static const int micro[] = {2, 7};
+        struct want want = {0};
+        o.loss.mis = (struct mis_opts){.level = k == 1 ? MIS_SEQUENCE : MIS_TOKEN,
+                                       .mode = k == 1 ? MIS_CLIP : MIS_TRUNCATE,
+                                       .lo = 0.5f,
+                                       .hi = 1.3f,
+                                       .rs = k == 2,
+                                       .rs_lo = 0.6f,
+                                       .rs_hi = 2,
+                                       .normalize = 1,
+                                       .observe = k == 0};
+        o.micro_batch = 0;
+        for (int i = 0; i < 3; i++) {
+            o.max_tokens = tokens[i];
+            check_way(&want, 0, "cpu", "auto", 1 + i % 2, &o, i * 2, i);
+        }
+        for (int i = 0; k && i < 2; i++) {
+            o.micro_batch = micro[i];
+            check_way(&want, 0, "cpu", "auto", 2 - i % 2, &o, i, 0);
+        }
+        if (k) {
+            assert_true(memcmp(want.state, plain, want.bytes) != 0);
+            mem_free(plain);
+        }
+        plain = want.state;
+    }
+    mem_free(plain);
 }
 
 static void machine_changes_no_bit(void **state)
@@ -736,6 +785,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layout_changes_no_bit),
+        cmocka_unit_test(corrections_change_no_bit),
         cmocka_unit_test(machine_changes_no_bit),
         cmocka_unit_test(memory_changes_no_bit),
         cmocka_unit_test(planned_bytes),
