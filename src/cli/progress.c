@@ -63,6 +63,9 @@ static void progress_step(struct progress *p, const struct loop_progress *q)
     if (json_object_get(q->row, "train/forward_logp_max_diff")) {
         printf("  forward_logp_max_diff %g", diff);
     }
+    if (json_object_get(q->row, "train/mismatch_kl")) {
+        printf("  mismatch_kl %.3g", value(q->row, "train/mismatch_kl"));
+    }
     printf("  rollout %.1fs  train %.1fs  step %.1fs\n", value(q->row, "perf/rollout_time"),
            value(q->row, "perf/train_time"), value(q->row, "perf/step_time"));
     fflush(stdout);

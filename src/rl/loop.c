@@ -18,6 +18,7 @@
 #include "rl/batch.h"
 #include "rl/dump.h"
 #include "rl/journal.h"
+#include "rl/mismatch.h"
 #include "rl/prompts.h"
 #include "rl/rollmetric.h"
 #include "train/adv.h"
@@ -53,6 +54,7 @@ struct loop {
     int64_t failed_groups;
     double save_s; /* seconds of the last checkpoint */
     struct lrsched sched;
+    struct mismatch mismatch;
     struct sample **loaded; /* from --load-debug-rollout-data */
     int nloaded;
 };
@@ -443,17 +445,40 @@ static int loop_prepare(struct loop *l, struct loop_work *w, struct err *e)
         }
         t->rollout = s->rollout_id;
         t->roll = s->logps;
-        t->exact = s->logps && l->batch != NULL;
+        t->on_policy = s->logps != NULL;
+        t->exact = t->on_policy && l->batch != NULL;
         for (int k = 0; k < s->nsegments; k++) {
-            t->exact = t->exact && s->segments[k].exact &&
-                       s->segments[k].version == l->c.train->version(l->c.train->self);
+            t->on_policy =
+                t->on_policy && s->segments[k].version == l->c.train->version(l->c.train->self);
+            t->exact = t->exact && t->on_policy && s->segments[k].exact;
         }
     }
     loop_denoms(w);
     return adv_rewards(&ro, w->n, w->raw, w->group, w->rollout, w->shaped, e);
 }
 
-/* Old log-probs where the rollout's are not the policy's own, reference log-probs where asked. */
+/* Log-probs of the current weights, as old ones or beside them; those of exact samples are known.
+ */
+static int loop_score_own(struct loop *l, struct loop_work *w, int beside, struct err *e)
+{
+    double t0 = loop_now(l);
+    int rc;
+
+    for (int i = 0; i < w->n; i++) {
+        w->t[i].logp_out = w->t[i].exact ? NULL : loop_floats(w, w->t[i].response);
+    }
+    rc = l->c.train->score(l->c.train->self, w->t, w->n, e);
+    for (int i = 0; i < w->n; i++) {
+        struct train_sample *t = &w->t[i];
+        *(beside ? &t->train : &t->old) = t->exact ? t->roll : t->logp_out;
+        t->logp_out = NULL;
+    }
+    metric_put(l->row, "perf/log_probs_time", loop_now(l) - t0);
+    return rc;
+}
+
+/* Old log-probs where the rollout's are not the policy's own, the trainer's own and the reference's
+ * where asked. */
 static int loop_score(struct loop *l, struct loop_work *w, struct err *e)
 {
     const struct train_opts *o = l->c.o;
@@ -473,16 +498,9 @@ static int loop_score(struct loop *l, struct loop_work *w, struct err *e)
         }
     }
     if (need && train_opts_needs_old_pass(o)) {
-        double t0 = loop_now(l);
-        for (int i = 0; i < w->n; i++) {
-            w->t[i].logp_out = w->t[i].old ? NULL : loop_floats(w, w->t[i].response);
-        }
-        rc = l->c.train->score(l->c.train->self, w->t, w->n, e);
-        for (int i = 0; i < w->n; i++) {
-            w->t[i].old = w->t[i].old ? w->t[i].old : w->t[i].logp_out;
-            w->t[i].logp_out = NULL;
-        }
-        metric_put(l->row, "perf/log_probs_time", loop_now(l) - t0);
+        rc = loop_score_own(l, w, 0, e);
+    } else if (train_opts_needs_train_pass(o)) {
+        rc = loop_score_own(l, w, 1, e);
     }
     if (rc == STATUS_OK && train_opts_needs_ref(o)) {
         double t0 = loop_now(l);
@@ -538,7 +556,7 @@ static void loop_report(struct loop *l, const struct trainer_report *r, const st
     train_opts_loss(l->c.o, &lo);
     for (int m = 0; m < LOSS_NMETRICS; m++) {
         double v;
-        if (m != LOSS_MAX_DIFF && loss_metric(&lo, &r->step, &r->sums, (enum loss_metric)m, &v)) {
+        if (loss_metric(&lo, &r->step, &r->sums, (enum loss_metric)m, &v)) {
             snprintf(name, sizeof name, "train/%s", loss_metric_name((enum loss_metric)m));
             metric_put(l->row, name, v);
         }
@@ -550,6 +568,9 @@ static void loop_report(struct loop *l, const struct trainer_report *r, const st
         metric_put(l->row, "train/forward_logp_max_diff", (double)r->max_diff);
     }
     metric_put_int(l->row, "train/exact_tokens", r->exact_tokens);
+    if (r->sums.sanitised) {
+        metric_put_int(l->row, "train/not_finite_tokens", r->sums.sanitised);
+    }
     metric_put(l->row, "perf/forward_time", r->forward_s);
     metric_put(l->row, "perf/backward_time", r->backward_s);
     metric_put(l->row, "perf/optimizer_time", r->optim_s);
@@ -563,7 +584,9 @@ static int loop_steps(struct loop *l, struct loop_work *w, struct err *e)
     int64_t gbs = o->global_batch_size, steps = w->n / gbs;
     int64_t rows = 0;
     double t0 = loop_now(l);
+    struct loss_opts lo;
 
+    train_opts_loss(o, &lo);
     if (steps < 1) {
         return ERR(e, STATUS_INPUT, "%d samples do not fill a global batch of %lld", w->n,
                    (long long)gbs);
@@ -576,7 +599,7 @@ static int loop_steps(struct loop *l, struct loop_work *w, struct err *e)
         int rc;
         loop_say(l, "train", (int)k, (int)steps, NULL);
         for (int64_t i = k * gbs; k > 0 && i < (k + 1) * gbs; i++) {
-            w->t[i].exact = 0; /* the weights have moved since the rollout */
+            w->t[i].exact = w->t[i].on_policy = 0; /* the weights have moved since the rollout */
         }
         rc = l->c.train->step(l->c.train->self, w->t + k * gbs, (int)gbs, &h, &r, e);
         if (rc != STATUS_OK) {
@@ -585,6 +608,9 @@ static int loop_steps(struct loop *l, struct loop_work *w, struct err *e)
         l->sched_pos += r.step.rollouts;
         rows += r.rows;
         loop_report(l, &r, &h, l->rollout * steps + k);
+        if (k == 0) {
+            mismatch_step(&l->mismatch, &lo, &r, w->t, (int)gbs);
+        }
         rc = loop_record(l, JOURNAL_STEP, json_pack("{s:I}", "step", (json_int_t)k), e);
         if (rc != STATUS_OK) {
             return rc;

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "rl/correction.h"
 
 #define O(f)   offsetof(struct train_opts, f)
 #define COUNT  "[1,1000000000]"
@@ -180,6 +181,36 @@ const struct conf_opt train_opts_table[] = {
      "algorithm", NULL},
     {"tis-clip-low", CONF_FLOAT, "0", "[0,inf)", "lower bound of its weight", O(tis_clip_low),
      "algorithm", NULL},
+    {"get-mismatch-metrics", CONF_SWITCH, NULL, NULL,
+     "figures of --custom-tis-function-path without --use-tis: the loss stays as it is",
+     O(get_mismatch_metrics), "algorithm", NULL},
+    {"custom-tis-function-path", CONF_STR, NULL, NULL,
+     "another correction: icepop, mis, or Miles' path of one of these", O(custom_tis_function_path),
+     "algorithm", NULL},
+    {"tis-level", CONF_CHOICE, NULL, MIS_LEVEL_CHOICES,
+     "mis: ratio of each token (unset), of the response, or of its geometric mean", O(tis_level),
+     "algorithm", NULL},
+    {"tis-mode", CONF_CHOICE, NULL, MIS_MODE_CHOICES,
+     "mis: cap the weight (unset), bound it on both sides, or leave out what is outside",
+     O(tis_mode), "algorithm", NULL},
+    {"tis-upper-bound", CONF_FLOAT, NULL, "(0,inf)", "mis: upper bound of the weight; 2 when unset",
+     O(tis_upper_bound), "algorithm", NULL},
+    {"tis-lower-bound", CONF_FLOAT, NULL, "[0,inf)",
+     "mis: lower bound of the weight; 1 / --tis-upper-bound when unset", O(tis_lower_bound),
+     "algorithm", NULL},
+    {"tis-batch-normalize", CONF_SWITCH, NULL, NULL,
+     "mis: the weights of an optimizer step average 1", O(tis_batch_normalize), "algorithm", NULL},
+    {"use-rs", CONF_SWITCH, NULL, NULL, "mis: leave out tokens whose ratio is outside the bounds",
+     O(use_rs), "algorithm", NULL},
+    {"rs-level", CONF_CHOICE, NULL, MIS_LEVEL_CHOICES,
+     "mis: ratio that --use-rs looks at; token when unset", O(rs_level), "algorithm", NULL},
+    {"rs-lower-bound", CONF_FLOAT, NULL, "[0,inf)",
+     "mis: its lower bound; that of the weight when unset", O(rs_lower_bound), "algorithm", NULL},
+    {"rs-upper-bound", CONF_FLOAT, NULL, "(0,inf)",
+     "mis: its upper bound; that of the weight when unset", O(rs_upper_bound), "algorithm", NULL},
+    {"rs-veto-threshold", CONF_FLOAT, NULL, "(0,inf)",
+     "mis: with --use-rs, one token of a smaller ratio leaves out its response",
+     O(rs_veto_threshold), "algorithm", NULL},
     {"use-opsm", CONF_SWITCH, NULL, NULL, "mask sequences that left the policy", O(use_opsm),
      "algorithm", NULL},
     {"opsm-delta", CONF_FLOAT, "1e-4", "(-inf,inf)", "its threshold", O(opsm_delta), "algorithm",
@@ -475,7 +506,7 @@ static int check_skip_forward(const struct train_opts *o, struct err *e)
 
 static int check_algorithm(struct train_opts *o, struct err *e)
 {
-    int est = o->advantage_estimator;
+    int est = o->advantage_estimator, rc;
 
     if (est == ADV_PPO) {
         return ERR(e, STATUS_UNSUPPORTED, "--advantage-estimator ppo is known, not supported yet");
@@ -503,6 +534,10 @@ static int check_algorithm(struct train_opts *o, struct err *e)
     if (o->tis_clip_low > o->tis_clip) {
         return ERR(e, STATUS_INPUT, "--tis-clip-low %g is above --tis-clip %g", o->tis_clip_low,
                    o->tis_clip);
+    }
+    rc = correction_check(o, e);
+    if (rc) {
+        return rc;
     }
     if (isnan(o->eps_clip_high)) {
         o->eps_clip_high = o->eps_clip;
@@ -644,6 +679,11 @@ int train_opts_needs_old_pass(const struct train_opts *o)
     return !o->use_rollout_logprobs && !o->skip_actor_forward_only && !o->debug_rollout_only;
 }
 
+int train_opts_needs_train_pass(const struct train_opts *o)
+{
+    return o->use_rollout_logprobs && o->get_mismatch_metrics && !o->debug_rollout_only;
+}
+
 int train_opts_needs_ref(const struct train_opts *o)
 {
     return o->use_kl_loss || o->kl_coef != 0;
@@ -682,11 +722,9 @@ void train_opts_loss(const struct train_opts *o, struct loss_opts *out)
                               .entropy_coef = (float)o->entropy_coef,
                               .entropy = o->entropy_coef != 0 || o->observe_training_entropy,
                               .per_token = o->calculate_per_token_loss,
-                              .tis = o->use_tis,
-                              .tis_clip = (float)o->tis_clip,
-                              .tis_clip_low = (float)o->tis_clip_low,
                               .opsm = o->use_opsm,
                               .opsm_delta = (float)o->opsm_delta};
+    correction_loss(o, out);
 }
 
 void train_opts_pack(const struct train_opts *o, struct pack_opts *out)

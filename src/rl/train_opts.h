@@ -87,8 +87,14 @@ struct train_opts {
     int rewards_normalization;
     int calculate_per_token_loss;
     int use_rollout_logprobs, skip_actor_forward_only;
-    int use_tis;
+    int use_tis, get_mismatch_metrics;
     double tis_clip, tis_clip_low;
+    char *custom_tis_function_path;
+    int tis_function; /* enum loss_tis; derived */
+    /* of the correction "mis", see rl/correction.h; choices are -1 when unset, derived otherwise */
+    int tis_level, tis_mode, rs_level; /* enum mis_level, enum mis_mode */
+    double tis_lower_bound, tis_upper_bound, rs_lower_bound, rs_upper_bound, rs_veto_threshold;
+    int tis_batch_normalize, use_rs;
     int use_opsm;
     double opsm_delta;
 
@@ -151,8 +157,11 @@ int train_opts_num_rollout(const struct train_opts *o, int64_t prompts, int64_t 
                            struct err *e);
 /* Rollouts that train in one rollout step, in optimizer steps: num_rollout * batch * n / GBS. */
 int64_t train_opts_train_iters(const struct train_opts *o, int64_t num_rollout);
-/* 1 when the old-policy pass is needed (neither engine log-probs nor skip_actor_forward_only). */
+/* 1 when the old-policy pass is needed: neither engine log-probs nor skip_actor_forward_only. */
 int train_opts_needs_old_pass(const struct train_opts *o);
+/* 1 when the trainer's own log-probs are needed beside the old policy's: for the figures of the
+ * mismatch, when the engine's log-probs are the old policy. */
+int train_opts_needs_train_pass(const struct train_opts *o);
 /* 1 when reference log-probs are needed (KL in the loss or in the reward). */
 int train_opts_needs_ref(const struct train_opts *o);
 

@@ -240,6 +240,97 @@ static void module_views(void **state)
     assert_int_equal(s.decay, 80);
 }
 
+/* use_tis and use_rs true, levels token, truncate, bounds 0.5, 2.0 and null, veto 1.0e-4,
+ * normalised */
+#define MIS_YAML                                                                                   \
+    "dXNlX3RpczogdHJ1ZQp1c2VfcnM6IHRydWUKdGlzX2xldmVsOiAidG9rZW4iCnJzX2xldm"                       \
+    "VsOiAidG9rZW4iCnRpc19tb2RlOiAidHJ1bmNhdGUiCnRpc19sb3dlcl9ib3VuZDogMC41"                       \
+    "CnRpc191cHBlcl9ib3VuZDogMi4wCnJzX2xvd2VyX2JvdW5kOiBudWxsCnJzX3VwcGVyX2"                       \
+    "JvdW5kOiBudWxsCnJzX3ZldG9fdGhyZXNob2xkOiAxLjBlLTQKdGlzX2JhdGNoX25vcm1h"                       \
+    "bGl6ZTogdHJ1ZQo="
+
+/* Corrections: built-in names, Miles' paths of them, keys, and what is refused. */
+static void corrections(void **state)
+{
+    static const struct {
+        const char *path;
+        enum loss_tis want;
+    } paths[] = {
+        {"tis", LOSS_TIS_TRUNCATE},
+        {"icepop", LOSS_TIS_ICEPOP},
+        {"mis", LOSS_TIS_MIS},
+        {"miles.backends.training_utils.loss.icepop_function", LOSS_TIS_ICEPOP},
+        {"miles.backends.training_utils.loss.vanilla_tis_function", LOSS_TIS_TRUNCATE},
+        {"examples.train_infer_mismatch_helper.mis.compute_mis_weights_with_cp", LOSS_TIS_MIS},
+        {"examples.infra_features.train_infer_mismatch_helper.mis.compute_mis_weights_fsdp",
+         LOSS_TIS_MIS},
+        {"examples/train_infer_mismatch_helper/mis.py:compute_mis_weights_with_cp", LOSS_TIS_MIS},
+    };
+    struct loss_opts l;
+    char line[512];
+    (void)state;
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        snprintf(line, sizeof line, BASE "--use-tis --custom-tis-function-path %s", paths[i].path);
+        assert_ok(run(line), &e);
+        train_opts_loss(&o, &l);
+        assert_int_equal(l.tis, paths[i].want);
+        assert_false(l.tis_observe);
+    }
+    assert_ok(run(BASE), &e);
+    train_opts_loss(&o, &l);
+    assert_int_equal(l.tis, LOSS_TIS_OFF);
+    /* defaults of mis: a token's ratio, capped at 2 */
+    assert_ok(run(BASE "--use-tis --custom-tis-function-path mis"), &e);
+    train_opts_loss(&o, &l);
+    assert_true(l.mis.level == MIS_TOKEN && l.mis.mode == MIS_TRUNCATE && l.mis.hi == 2);
+    assert_true(l.mis.lo == 0.5f && !l.mis.rs && l.mis.veto == 0 && !l.mis.normalize);
+    assert_ok(run(BASE "--use-tis --custom-tis-function-path mis --tis-level sequence --tis-mode "
+                       "mask --tis-upper-bound 4 --use-rs --rs-level geometric --rs-lower-bound "
+                       "0.9 --rs-veto-threshold 1e-4 --tis-batch-normalize"),
+              &e);
+    train_opts_loss(&o, &l);
+    assert_true(l.mis.level == MIS_SEQUENCE && l.mis.mode == MIS_MASK && l.mis.rs);
+    assert_true(l.mis.lo == 0.25f && l.mis.hi == 4 && l.mis.rs_lo == 0.9f && l.mis.rs_hi == 4);
+    assert_true(l.mis.rs_level == MIS_GEOMETRIC && l.mis.veto == 1e-4f && l.mis.normalize);
+    /* Miles' file of keys */
+    assert_ok(run(BASE "--custom-tis-function-path mis --custom-config-path base64:" MIS_YAML), &e);
+    train_opts_loss(&o, &l);
+    assert_true(l.tis == LOSS_TIS_MIS && !l.mis.observe && l.mis.rs && l.mis.normalize);
+    assert_true(l.mis.lo == 0.5f && l.mis.hi == 2 && l.mis.rs_hi == 2 && l.mis.veto == 1e-4f);
+    /* figures only */
+    assert_ok(run(BASE "--get-mismatch-metrics --custom-tis-function-path mis"), &e);
+    train_opts_loss(&o, &l);
+    assert_true(l.tis == LOSS_TIS_MIS && l.tis_observe && l.mis.observe);
+    assert_false(train_opts_needs_train_pass(&o));
+    assert_ok(run(BASE "--get-mismatch-metrics --custom-tis-function-path icepop "
+                       "--use-rollout-logprobs"),
+              &e);
+    assert_true(train_opts_needs_train_pass(&o) && !train_opts_needs_old_pass(&o));
+    refused(BASE "--get-mismatch-metrics", STATUS_INPUT, "needs --custom-tis-function-path");
+    refused(BASE "--get-mismatch-metrics --use-tis", STATUS_INPUT,
+            "needs --custom-tis-function-path");
+    refused(BASE "--custom-tis-function-path mis", STATUS_INPUT, "has no effect without --use-tis");
+    refused(BASE "--use-tis --custom-tis-function-path my.mod.icepop_function", STATUS_UNSUPPORTED,
+            "Python functions");
+    refused(BASE "--use-tis --custom-tis-function-path miles.x.other", STATUS_UNSUPPORTED,
+            "built in are");
+    refused(BASE "--use-tis --tis-mode clip", STATUS_INPUT,
+            "--tis-mode has no effect without --custom-tis-function-path mis");
+    refused(BASE "--use-tis --custom-tis-function-path icepop --use-rs", STATUS_INPUT,
+            "--use-rs has no effect");
+#define MIS BASE "--use-tis --custom-tis-function-path mis "
+    refused(MIS "--tis-mode clip --tis-lower-bound 3", STATUS_INPUT, "--tis-lower-bound 3 is not");
+    refused(MIS "--tis-mode mask --tis-upper-bound 0.5", STATUS_INPUT, "is not below");
+    assert_ok(run(MIS "--tis-upper-bound 0.5"), &e); /* a cap has no lower bound */
+    refused(MIS "--use-rs --rs-lower-bound 2", STATUS_INPUT, "--rs-lower-bound 2 is not below");
+    assert_ok(run(MIS "--rs-lower-bound 9"), &e); /* no effect, as in Miles; a line says so */
+    refused(MIS "--tis-level geometric --tis-batch-normalize", STATUS_INPUT, "exclude each other");
+    refused(MIS "--tis-batch-normalize --skip-actor-forward-only", STATUS_INPUT,
+            "--skip-actor-forward-only leaves out");
+    assert_ok(run(MIS "--skip-actor-forward-only"), &e);
+#undef MIS
+}
+
 /* A name is either an option of ours or a known one, never both, and given once. */
 static void tables_agree(void **state)
 {
@@ -281,7 +372,8 @@ int main(void)
         cmocka_unit_test(defaults),        cmocka_unit_test(batch_rules),
         cmocka_unit_test(source_rules),    cmocka_unit_test(memory_rules),
         cmocka_unit_test(algorithm_rules), cmocka_unit_test(eval_rules),
-        cmocka_unit_test(module_views),    cmocka_unit_test(tables_agree),
+        cmocka_unit_test(module_views),    cmocka_unit_test(corrections),
+        cmocka_unit_test(tables_agree),
     };
     unsetenv("MILES_ISA"); /* the scalar run of CI sets it */
     return cmocka_run_group_tests(tests, NULL, cleanup);

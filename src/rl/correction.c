@@ -1,0 +1,188 @@
+/* Owns the names of the built-in corrections and the rules between their options. Miles names a
+ * correction by the path of a Python function; the paths of those that it ships stand for the
+ * built-in ones of the same formulas, any other is refused: no Python runs in the trainer. */
+#include "rl/correction.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/status.h"
+#include "rl/train_opts.h"
+
+/* ---- names ---- */
+
+struct correction_name {
+    const char *text; /* of a function: how its path ends */
+    int function;     /* 1: of Miles */
+    enum loss_tis what;
+};
+
+static const struct correction_name correction_names[] = {
+    {"tis", 0, LOSS_TIS_TRUNCATE},
+    {"icepop", 0, LOSS_TIS_ICEPOP},
+    {"mis", 0, LOSS_TIS_MIS},
+    {".vanilla_tis_function", 1, LOSS_TIS_TRUNCATE},
+    {".icepop_function", 1, LOSS_TIS_ICEPOP},
+    {".train_infer_mismatch_helper.mis.compute_mis_weights", 1, LOSS_TIS_MIS},
+    {".train_infer_mismatch_helper.mis.compute_mis_weights_with_cp", 1, LOSS_TIS_MIS},
+    {".train_infer_mismatch_helper.mis.compute_mis_weights_fsdp", 1, LOSS_TIS_MIS},
+};
+
+static int correction_ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), k = strlen(end);
+    return n >= k && strcmp(text + n - k, end) == 0;
+}
+
+/* Only paths into Miles itself: a function of the user's may have the same name. */
+static int correction_of_miles(const char *path)
+{
+    return strncmp(path, "miles.", 6) == 0 || strncmp(path, "examples.", 9) == 0;
+}
+
+/* "a/b.py:f" is "a.b.f". */
+static void correction_dotted(const char *path, char *out, size_t size)
+{
+    size_t n = 0;
+    for (const char *p = path; *p && n + 1 < size; p++) {
+        if (strncmp(p, ".py:", 4) == 0) {
+            p += 3;
+        }
+        out[n++] = *p == '/' || *p == ':' ? '.' : *p;
+    }
+    out[n] = 0;
+}
+
+static int correction_find(const char *name, enum loss_tis *out, struct err *e)
+{
+    char path[256];
+
+    correction_dotted(name, path, sizeof path);
+    for (size_t i = 0; i < sizeof correction_names / sizeof *correction_names; i++) {
+        const struct correction_name *c = &correction_names[i];
+        if (c->function ? correction_of_miles(path) && correction_ends_with(path, c->text)
+                        : strcmp(path, c->text) == 0) {
+            *out = c->what;
+            return STATUS_OK;
+        }
+    }
+    return ERR(e, STATUS_UNSUPPORTED,
+               "--custom-tis-function-path %.200s: Python functions are not supported here; built "
+               "in are tis, icepop and mis",
+               name);
+}
+
+/* ---- rules ---- */
+
+/* The first option of "mis" that was given, or NULL. */
+static const char *correction_mis_option(const struct train_opts *o)
+{
+    return o->tis_level != -1             ? "--tis-level"
+           : o->tis_mode != -1            ? "--tis-mode"
+           : !isnan(o->tis_upper_bound)   ? "--tis-upper-bound"
+           : !isnan(o->tis_lower_bound)   ? "--tis-lower-bound"
+           : o->tis_batch_normalize       ? "--tis-batch-normalize"
+           : o->use_rs                    ? "--use-rs"
+           : o->rs_level != -1            ? "--rs-level"
+           : !isnan(o->rs_lower_bound)    ? "--rs-lower-bound"
+           : !isnan(o->rs_upper_bound)    ? "--rs-upper-bound"
+           : !isnan(o->rs_veto_threshold) ? "--rs-veto-threshold"
+                                          : NULL;
+}
+
+static int correction_bounds(const char *what, double lo, double hi, struct err *e)
+{
+    if (!(lo < hi)) {
+        return ERR(e, STATUS_INPUT, "--%s-lower-bound %g is not below --%s-upper-bound %g", what,
+                   lo, what, hi);
+    }
+    return STATUS_OK;
+}
+
+static int correction_mis(struct train_opts *o, struct err *e)
+{
+    int rc = STATUS_OK;
+
+    if (!o->use_rs && (o->rs_level != -1 || !isnan(o->rs_lower_bound) ||
+                       !isnan(o->rs_upper_bound) || !isnan(o->rs_veto_threshold))) {
+        log_warn(opts, "the --rs-* options have no effect without --use-rs");
+    }
+    o->tis_level = o->tis_level == -1 ? MIS_TOKEN : o->tis_level;
+    o->tis_mode = o->tis_mode == -1 ? MIS_TRUNCATE : o->tis_mode;
+    o->rs_level = o->rs_level == -1 ? MIS_TOKEN : o->rs_level;
+    o->tis_upper_bound = isnan(o->tis_upper_bound) ? 2.0 : o->tis_upper_bound;
+    o->tis_lower_bound = isnan(o->tis_lower_bound) ? 1.0 / o->tis_upper_bound : o->tis_lower_bound;
+    o->rs_upper_bound = isnan(o->rs_upper_bound) ? o->tis_upper_bound : o->rs_upper_bound;
+    o->rs_lower_bound = isnan(o->rs_lower_bound) ? o->tis_lower_bound : o->rs_lower_bound;
+    if (o->tis_mode != MIS_TRUNCATE) {
+        rc = correction_bounds("tis", o->tis_lower_bound, o->tis_upper_bound, e);
+    }
+    if (rc == STATUS_OK && o->use_rs) {
+        rc = correction_bounds("rs", o->rs_lower_bound, o->rs_upper_bound, e);
+    }
+    if (rc == STATUS_OK && o->tis_batch_normalize && o->tis_level == MIS_GEOMETRIC) {
+        rc = ERR(e, STATUS_INPUT,
+                 "--tis-batch-normalize and --tis-level geometric exclude each "
+                 "other");
+    }
+    if (rc == STATUS_OK && o->tis_batch_normalize && o->skip_actor_forward_only) {
+        rc = ERR(e, STATUS_INPUT,
+                 "--tis-batch-normalize needs the pass that --skip-actor-forward-only leaves out");
+    }
+    return rc;
+}
+
+int correction_check(struct train_opts *o, struct err *e)
+{
+    const char *option = correction_mis_option(o);
+    enum loss_tis what = LOSS_TIS_TRUNCATE;
+    int rc;
+
+    o->tis_function = LOSS_TIS_OFF;
+    if (o->get_mismatch_metrics && !o->custom_tis_function_path) {
+        return ERR(e, STATUS_INPUT,
+                   "--get-mismatch-metrics needs --custom-tis-function-path (for instance mis)");
+    }
+    if (o->custom_tis_function_path) {
+        rc = correction_find(o->custom_tis_function_path, &what, e);
+        if (rc != STATUS_OK) {
+            return rc;
+        }
+        if (!o->use_tis && !o->get_mismatch_metrics) {
+            return ERR(e, STATUS_INPUT,
+                       "--custom-tis-function-path has no effect without --use-tis or "
+                       "--get-mismatch-metrics");
+        }
+    }
+    if (option && (what != LOSS_TIS_MIS || !o->custom_tis_function_path)) {
+        return ERR(e, STATUS_INPUT, "%s has no effect without --custom-tis-function-path mis",
+                   option);
+    }
+    if (o->use_tis || o->get_mismatch_metrics) {
+        o->tis_function = what;
+    }
+    return o->tis_function == LOSS_TIS_MIS ? correction_mis(o, e) : STATUS_OK;
+}
+
+void correction_loss(const struct train_opts *o, struct loss_opts *out)
+{
+    out->tis = (enum loss_tis)o->tis_function;
+    out->tis_observe = !o->use_tis;
+    out->tis_clip = (float)o->tis_clip;
+    out->tis_clip_low = (float)o->tis_clip_low;
+    if (out->tis == LOSS_TIS_MIS) {
+        out->mis = (struct mis_opts){
+            .level = (enum mis_level)o->tis_level,
+            .mode = (enum mis_mode)o->tis_mode,
+            .lo = (float)o->tis_lower_bound,
+            .hi = (float)o->tis_upper_bound,
+            .rs = o->use_rs,
+            .rs_level = (enum mis_level)o->rs_level,
+            .rs_lo = (float)o->rs_lower_bound,
+            .rs_hi = (float)o->rs_upper_bound,
+            .veto = isnan(o->rs_veto_threshold) ? 0.0f : (float)o->rs_veto_threshold,
+            .normalize = o->tis_batch_normalize,
+            .observe = !o->use_tis};
+    }
+}
