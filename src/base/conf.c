@@ -117,7 +117,8 @@ static void clear_field(const struct conf_opt *o, void *field)
         mem_free(*(char **)field);
         *(char **)field = NULL;
         break;
-    case CONF_STRS: {
+    case CONF_STRS:
+    case CONF_PASS: {
         struct conf_strs *l = field;
         for (int64_t i = 0; i < l->n; i++) {
             mem_free(l->v[i]);
@@ -161,7 +162,8 @@ static void init_field(const struct conf_opt *o, void *field)
     switch (o->type) {
     case CONF_STR:
     case CONF_PATH: *(char **)field = NULL; break;
-    case CONF_STRS: memset(field, 0, sizeof(struct conf_strs)); break;
+    case CONF_STRS:
+    case CONF_PASS: memset(field, 0, sizeof(struct conf_strs)); break;
     case CONF_INTS: memset(field, 0, sizeof(struct conf_ints)); break;
     case CONF_JSON: *(json_t **)field = NULL; break;
     default: break;
@@ -512,7 +514,7 @@ static struct entry *find(const struct conf *c, const char *key, size_t len, int
         return NULL;
     }
     *plain = (int)(v & 1);
-    return &c->ents[v / 2];
+    return c->ents[v / 2].o->type == CONF_PASS ? NULL : &c->ents[v / 2];
 }
 
 static int same_key(const char *known, const char *key, size_t len)
@@ -539,6 +541,41 @@ static const struct conf_known *find_known(const struct conf *c, const char *key
         }
     }
     return NULL;
+}
+
+/* The entry that takes flags of this name for another program. */
+static struct entry *find_pass(const struct conf *c, const char *key, size_t len)
+{
+    for (int i = 0; i < c->n; i++) {
+        if (c->ents[i].o->type == CONF_PASS && same_key(c->ents[i].o->name, key, len)) {
+            return &c->ents[i];
+        }
+    }
+    return NULL;
+}
+
+/* Appends --key and its n values. */
+static int pass_on(struct entry *en, const char *key, size_t len, const char *const *tok, int n,
+                   struct err *e)
+{
+    struct conf_strs *l = en->field;
+    size_t old = (size_t)l->n * sizeof *l->v;
+    char *flag = mem_alloc(len + 3);
+
+    if (l->n + n + 1 > MAX_LIST) {
+        mem_free(flag);
+        return ERR(e, STATUS_INPUT, "--%s: more than %d words", en->o->name, (int)MAX_LIST);
+    }
+    l->v = mem_realloc(l->v, old, old + ((size_t)n + 1) * sizeof *l->v);
+    memcpy(flag, "--", 2);
+    for (size_t i = 0; i < len; i++) {
+        flag[i + 2] = key[i] == '_' ? '-' : key[i];
+    }
+    l->v[l->n++] = flag;
+    for (int i = 0; i < n; i++) {
+        l->v[l->n++] = mem_strdup(tok[i]);
+    }
+    return 0;
 }
 
 static int min3(int a, int b, int c)
@@ -577,7 +614,7 @@ static const char *nearest(const struct conf *c, const char *key, size_t len, in
     *dist = MAX_NAME + 1;
     for (int i = 0; i < c->n; i++) {
         int d = distance(key, len, c->ents[i].o->name);
-        if (d < *dist) {
+        if (d < *dist && c->ents[i].o->type != CONF_PASS) {
             *dist = d;
             best = c->ents[i].o->name;
         }
@@ -701,6 +738,9 @@ static int parse_env(struct conf *c, struct err *e)
     for (int i = 0; i < c->n; i++) {
         struct entry *en = &c->ents[i];
         const char *v;
+        if (en->o->type == CONF_PASS) {
+            continue;
+        }
         env_name(en->o->name, name, sizeof name);
         v = conf_env(name);
         if (v && (rc = set_named(en, 0, v, &at, e)) != 0) {
@@ -837,6 +877,24 @@ static int known_from_json(const struct conf_known *k, const json_t *v, const ch
     return ok ? 0 : refuse_known(k, from, e);
 }
 
+static int pass_from_json(struct entry *en, const char *key, const json_t *v, const char *from,
+                          struct err *e)
+{
+    char **w = NULL;
+    int n = 0, rc;
+
+    if (json_is_null(v) || json_is_false(v)) {
+        return 0;
+    }
+    if (!json_is_true(v) && !json_words(v, &w, &n)) {
+        return ERR(e, STATUS_INPUT, "%s: this kind of value does not fit a flag", from);
+    }
+    rc = pass_on(en, key, strlen(key), (const char *const *)w, n, e);
+    free_words(w, n);
+    en->source = CONF_FROM_FILE;
+    return rc;
+}
+
 static int parse_file(struct conf *c, struct err *e)
 {
     int plain, rc;
@@ -858,6 +916,7 @@ static int parse_file(struct conf *c, struct err *e)
         char from[512];
         struct entry *x = find(c, key, strlen(key), &plain);
         const struct conf_known *k = x ? NULL : find_known(c, key, strlen(key));
+        struct entry *pass = x || k ? NULL : find_pass(c, key, strlen(key));
         snprintf(from, sizeof from, "%.300s: %.128s", shown, key);
         if (x == en) {
             rc = ERR(e, STATUS_INPUT, "%s: a config file cannot name another", from);
@@ -865,6 +924,8 @@ static int parse_file(struct conf *c, struct err *e)
             rc = set_from_json(x, plain, v, from, e);
         } else if (k) {
             rc = known_from_json(k, v, from, e);
+        } else if (pass) {
+            rc = pass_from_json(pass, key, v, from, e);
         } else {
             rc = unknown(c, key, strlen(key), from, e);
         }
@@ -947,6 +1008,18 @@ static int known_flag(const struct conf_known *k, struct argv_pos *p, const char
     return known_default(k, tok, n) ? 0 : refuse_known(k, shown, e);
 }
 
+static int pass_flag(struct entry *en, struct argv_pos *p, const char *name, size_t len,
+                     const char *eq, struct err *e)
+{
+    const char **tok = mem_alloc((MAX_LIST + 1) * sizeof *tok);
+    int n = take_values(p, eq, 1, tok, MAX_LIST + 1);
+    int rc = pass_on(en, name, len, tok, n, e);
+
+    mem_free(tok);
+    en->source = CONF_FROM_FLAG;
+    return rc;
+}
+
 static int one_flag(struct conf *c, struct argv_pos *p, struct err *e)
 {
     const char *name = p->argv[p->i] + 2;
@@ -978,7 +1051,10 @@ static int one_flag(struct conf *c, struct argv_pos *p, struct err *e)
         }
     }
     k = memchr(name, '_', len) ? NULL : find_known(c, name, len);
-    return k ? known_flag(k, p, eq, shown, e) : unknown(c, name, len, shown, e);
+    en = k || memchr(name, '_', len) ? NULL : find_pass(c, name, len);
+    return k    ? known_flag(k, p, eq, shown, e)
+           : en ? pass_flag(en, p, name, len, eq, e)
+                : unknown(c, name, len, shown, e);
 }
 
 static int parse_argv(struct conf *c, int argc, char *const *argv, struct err *e)
@@ -1075,7 +1151,8 @@ static json_t *entry_json(const struct entry *en)
     case CONF_CHOICE:
         return choice_name(en->o->range, *(const int *)f, name, sizeof name) ? json_string(name)
                                                                              : json_null();
-    case CONF_STRS: {
+    case CONF_STRS:
+    case CONF_PASS: {
         const struct conf_strs *l = f;
         if (!l->v) {
             return json_null();
@@ -1133,6 +1210,7 @@ static const char *type_word(const struct conf_opt *o)
     case CONF_STRS: return "TEXT...";
     case CONF_INTS: return "INT...";
     case CONF_JSON: return "JSON";
+    case CONF_PASS: return "...";
     default: return "";
     }
 }
@@ -1234,9 +1312,19 @@ static void md_cell(FILE *out, const char *text)
 
 static void md_opt(FILE *out, const struct conf_opt *o)
 {
-    static const char *const types[] = {"",    "switch", "switch",       "switch, has a --no- twin",
-                                        "int", "float",  "text",         "path template",
-                                        "",    "list",   "list of ints", "json"};
+    static const char *const types[] = {"",
+                                        "switch",
+                                        "switch",
+                                        "switch, has a --no- twin",
+                                        "int",
+                                        "float",
+                                        "text",
+                                        "path template",
+                                        "",
+                                        "list",
+                                        "list of ints",
+                                        "json",
+                                        "flags and their values"};
     fprintf(out, "| `--%s` | ", o->name);
     md_cell(out, o->type == CONF_CHOICE ? o->range : types[o->type]);
     if (o->range && o->type != CONF_CHOICE) {

@@ -43,7 +43,11 @@ enum conf_type {
     CONF_CHOICE,  /* int: index into the choices "a|b|c", -1 when unset */
     CONF_STRS,    /* struct conf_strs: --x a b c, up to the next --flag */
     CONF_INTS,    /* struct conf_ints */
-    CONF_JSON     /* json_t *, NULL when unset */
+    CONF_JSON,    /* json_t *, NULL when unset */
+    /* struct conf_strs: name "x-*" takes every flag --x-... that nobody else knows, for another
+     * program to judge: the flag as written, then its values up to the next flag. In a config file
+     * true is a flag alone, false and null are none. Not from the environment. */
+    CONF_PASS
 };
 
 #define CONF_UNSET INT64_MIN

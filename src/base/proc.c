@@ -64,8 +64,8 @@ static void nap_ms(int ms)
 /* ---- start ---- */
 
 struct launch {
-    const char *const *argv;
-    int from[6], to[6], n; /* dup2(from, to) in the child */
+    const char *path, *const *argv;
+    int from[8], to[8], n; /* dup2(from, to) in the child */
     pid_t parent;
     volatile int error; /* errno of the exec that failed; memory is shared under vfork */
 };
@@ -100,7 +100,7 @@ static __attribute__((noinline, noreturn)) void child_main(struct launch *l)
     }
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    execvp(l->argv[0], (char *const *)l->argv);
+    execvp(l->path, (char *const *)l->argv);
     l->error = errno;
     _exit(127);
 }
@@ -159,12 +159,12 @@ static int start(struct proc *p, struct launch *l, struct err *e)
     pid = launch_child(l);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (pid < 0) {
-        return ERR(e, STATUS_CHILD, "cannot start %s: %s", l->argv[0], strerror(errno));
+        return ERR(e, STATUS_CHILD, "cannot start %s: %s", l->path, strerror(errno));
     }
     if (l->error) {
         waitpid(pid, NULL, 0);
         return ERR(e, l->error == ENOENT ? STATUS_NOTFOUND : STATUS_CHILD, "cannot start %s: %s",
-                   l->argv[0], strerror(l->error));
+                   l->path, strerror(l->error));
     }
     p->pid = pid;
 #ifdef SYS_pidfd_open
@@ -175,10 +175,10 @@ static int start(struct proc *p, struct launch *l, struct err *e)
 
 int proc_spawn(struct proc *p, const struct proc_opts *o, struct err *e)
 {
-    struct launch l = {.argv = o->argv};
+    struct launch l = {.path = o->path ? o->path : o->argv[0], .argv = o->argv};
     struct proc made = {0, -1, -1, -1, -1};
     int req[2] = {-1, -1}, rep[2] = {-1, -1}, life[2] = {-1, -1};
-    int null_fd = -1, err_fd = -1;
+    int null_fd = -1, err_fd = -1, share_fd = -1;
     int rc = 0;
 
     memset(p, 0, sizeof *p);
@@ -193,7 +193,7 @@ int proc_spawn(struct proc *p, const struct proc_opts *o, struct err *e)
         rc = ERR(e, STATUS_IO, "cannot open /dev/null: %s", strerror(errno));
         goto out;
     }
-    err_fd = fcntl(2, F_DUPFD_CLOEXEC, FD_FLOOR);
+    err_fd = fcntl(o->log_fd > 0 ? o->log_fd : 2, F_DUPFD_CLOEXEC, FD_FLOOR);
     add_fd(&l, null_fd, 0);
     add_fd(&l, err_fd >= 0 ? err_fd : null_fd, 1);
     add_fd(&l, err_fd >= 0 ? err_fd : null_fd, 2);
@@ -215,6 +215,14 @@ int proc_spawn(struct proc *p, const struct proc_opts *o, struct err *e)
         }
         add_fd(&l, life[0], o->life_fd);
     }
+    if (o->share_as > 0) {
+        share_fd = fcntl(o->share_fd, F_DUPFD_CLOEXEC, FD_FLOOR);
+        if (share_fd < 0) {
+            rc = ERR(e, STATUS_IO, "cannot share descriptor %d: %s", o->share_fd, strerror(errno));
+            goto out;
+        }
+        add_fd(&l, share_fd, o->share_as);
+    }
     rc = start(&made, &l, e);
     if (rc == 0) {
         made.to = req[1];
@@ -226,6 +234,7 @@ int proc_spawn(struct proc *p, const struct proc_opts *o, struct err *e)
 out:
     close_fd(&null_fd);
     close_fd(&err_fd);
+    close_fd(&share_fd);
     for (int i = 0; i < 2; i++) {
         close_fd(&req[i]);
         close_fd(&rep[i]);
@@ -524,6 +533,40 @@ static void reap_all(pid_t group, const pid_t *others, size_t nothers, double de
         }
         nap_ms(1);
     }
+}
+
+void proc_term(const struct proc *p)
+{
+    if (p->pid > 0) {
+        kill(p->pid, SIGTERM);
+        kill(p->pid, SIGCONT); /* a stopped one would not hear it */
+    }
+}
+
+int proc_sweep(double wait_s)
+{
+    enum { MAX_FOUND = 4096 };
+    pid_t *found = mem_alloc(MAX_FOUND * sizeof *found);
+    double deadline = proc_now() + wait_s;
+    int rc = STATUS_AGAIN;
+
+    /* What loses its parent comes to us, the sub-reaper: without children there is nothing left. */
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    while (rc == STATUS_AGAIN) {
+        pid_t r;
+        while ((r = waitpid(-1, NULL, WNOHANG)) > 0) {
+        }
+        if (r < 0 && errno == ECHILD) {
+            rc = STATUS_OK;
+        } else if (proc_now() > deadline) {
+            rc = STATUS_TIMEOUT;
+        } else {
+            kill_descendants(getpid(), found, MAX_FOUND);
+            nap_ms(1);
+        }
+    }
+    mem_free(found);
+    return rc;
 }
 
 void proc_end(struct proc *p)

@@ -24,9 +24,13 @@ struct err;
 
 struct proc_opts {
     const char *const *argv; /* NULL at the end; argv[0] is looked up in PATH */
-    int request_fd; /* descriptor on which the child reads what we write; -1 none, 0 its stdin */
-    int reply_fd;   /* descriptor on which the child writes what we read; -1 none, 1 its stdout */
-    int life_fd;    /* descriptor that gives the child end of file when we are gone; -1 none */
+    int request_fd;   /* descriptor on which the child reads what we write; -1 none, 0 its stdin */
+    int reply_fd;     /* descriptor on which the child writes what we read; -1 none, 1 its stdout */
+    int life_fd;      /* descriptor that gives the child end of file when we are gone; -1 none */
+    const char *path; /* file to run instead of looking argv[0] up */
+    int log_fd;       /* ours: the child's stderr, and its stdout unless that is a pipe; 0 none */
+    int share_fd;     /* ours: the child has it as share_as; counts when share_as is not 0 */
+    int share_as;
 };
 
 struct proc {
@@ -38,8 +42,8 @@ struct proc {
 
 enum { PROC_READ = 1, PROC_WRITE = 2, PROC_ENDED = 4 };
 
-/* Starts a child. Its stdin is /dev/null and its stdout is our stderr unless the options say
- * otherwise; stderr is ours; no other descriptor is inherited. STATUS_NOTFOUND when the program
+/* Starts a child. Its stdin is /dev/null, its stdout and stderr are our stderr unless the options
+ * say otherwise; no other descriptor is inherited. STATUS_NOTFOUND when the program
  * does not exist, STATUS_CHILD when it cannot be started. */
 int proc_spawn(struct proc *p, const struct proc_opts *o, struct err *e);
 
@@ -65,11 +69,18 @@ int proc_poll(struct proc *const *ps, const int *want, int *got, int n, double w
 /* 1 when the child has ended (it stays a zombie until proc_end), with its wait status. */
 int proc_ended(const struct proc *p, int *status);
 
+/* Asks the child, and it alone, to end: SIGTERM. */
+void proc_term(const struct proc *p);
+
 /* Kills the child, its process group and all its descendants, reaps them, closes our ends. Takes
  * NULL, and a proc that is zero or already ended. Waits for the kernel, milliseconds as a rule and
  * 30 seconds at the very most. A descendant that left the group *and* lost its parent before this
  * call is not found. */
 void proc_end(struct proc *p);
+
+/* Kills and reaps every descendant of this process, whatever started it; for a process that wants
+ * to keep none. 0, or STATUS_TIMEOUT when some are left after wait_s. */
+int proc_sweep(double wait_s);
 
 /* "exit status 3", "killed by signal 11 (Segmentation fault)" into out. */
 void proc_describe(int status, char *out, size_t n);

@@ -9,11 +9,11 @@
 #include "base/status.h"
 
 struct opts {
-    int64_t batch, top_k, steps;
+    int64_t batch, top_k, steps, sglang_port;
     double lr, high;
     char *save, *key, *tmpl, *config;
     int colocate, norm, offload, kind, nokind;
-    struct conf_strs stop;
+    struct conf_strs stop, pass;
     struct conf_ints ids;
     json_t *kwargs;
 };
@@ -37,14 +37,14 @@ static const struct conf_opt table[] = {
     {"rollout-stop-token-ids", CONF_INTS, NULL, "[0,inf)", "ids", O(ids), "rollout", NULL},
     {"apply-chat-template-kwargs", CONF_JSON, "{}", NULL, "kwargs", O(kwargs), "data", NULL},
     {"custom-config-path", CONF_STR, NULL, NULL, "file", O(config), "misc", NULL},
+    {"sglang-port", CONF_INT, NULL, NULL, "ours", O(sglang_port), "misc", NULL},
+    {"sglang-*", CONF_PASS, NULL, NULL, "for others", O(pass), "misc", "sglang_pass"},
     {0}};
-static const struct conf_known known[] = {{"use-wandb", CONF_SWITCH, NULL},
-                                          {"actor-num-nodes", CONF_INT, "1"},
-                                          {"train-backend", CONF_CHOICE, "megatron"},
-                                          {"offload-rollout", CONF_BOOL, NULL},
-                                          {"ft-components", CONF_STRS, "rollout"},
-                                          {"router-*", CONF_STR, NULL},
-                                          {0}};
+static const struct conf_known known[] = {
+    {"use-wandb", CONF_SWITCH, NULL},           {"actor-num-nodes", CONF_INT, "1"},
+    {"train-backend", CONF_CHOICE, "megatron"}, {"offload-rollout", CONF_BOOL, NULL},
+    {"ft-components", CONF_STRS, "rollout"},    {"router-*", CONF_STR, NULL},
+    {"sglang-config", CONF_STR, NULL},          {0}};
 
 static struct opts o;
 static struct conf *c;
@@ -274,6 +274,46 @@ static void yaml_file(void **state)
     assert_int_equal(o.kind, 2);
 }
 
+static void assert_passed(const char *want)
+{
+    char text[512] = "";
+    for (int64_t i = 0; i < o.pass.n; i++) {
+        size_t n = strlen(text);
+        snprintf(text + n, sizeof text - n, "%s%s", i ? " " : "", o.pass.v[i]);
+    }
+    assert_string_equal(text, want);
+}
+
+static void passed_on(void **state)
+{
+    json_t *d;
+    (void)state;
+    assert_ok(parse(""), &e);
+    assert_int_equal(o.pass.n, 0);
+    assert_ok(parse("--sglang-a --lr 0.5 --sglang-b-c 1 -2 --sglang-port 3 --sglang-d=x=y "
+                    "--sglang-a z"),
+              &e);
+    assert_true(o.lr == 0.5);
+    assert_int_equal(o.sglang_port, 3);
+    assert_passed("--sglang-a --sglang-b-c 1 -2 --sglang-d x=y --sglang-a z");
+    d = conf_dump_json(c);
+    assert_int_equal(json_array_size(json_object_get(d, "sglang_pass")), 8);
+    json_decref(d);
+    assert_refused("--sglang-config x", "--sglang-config is known, not supported yet");
+    assert_refused("--sglan-a", "unknown option --sglan-a");
+    assert_refused("--sglang_a", "unknown option");
+    assert_ok(parse("--sglang-* x"), &e);
+    assert_passed("--sglang-* x");
+    assert_ok(parse_with_file("sglang_a_b: 3\nsglang_c: true\nsglang_d: false\nsglang_e: null\n"
+                              "sglang_f: [1, two]\nsglang_port: 9\n",
+                              "--sglang-z"),
+              &e);
+    assert_passed("--sglang-z --sglang-a-b 3 --sglang-c --sglang-f 1 two");
+    assert_int_equal(o.sglang_port, 9);
+    assert_int_equal(parse_with_file("{\"sglang_a\": {\"x\": 1}}", ""), STATUS_INPUT);
+    assert_non_null(strstr(e.msg, "does not fit a flag"));
+}
+
 static void json_file(void **state)
 {
     (void)state;
@@ -322,7 +362,7 @@ static void dumps(void **state)
     o.steps = 7; /* derived after parsing */
     d = conf_dump_json(c);
     s = conf_dump_sources(c);
-    assert_int_equal(json_object_size(d), 17);
+    assert_int_equal(json_object_size(d), 19);
     assert_true(json_real_value(json_object_get(d, "lr")) == 0.5);
     assert_int_equal(json_integer_value(json_object_get(d, "rollout_batch_size")), 8);
     assert_int_equal(json_integer_value(json_object_get(d, "num_steps")), 7);
@@ -403,13 +443,13 @@ static int cleanup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults),           cmocka_unit_test(flags),
-        cmocka_unit_test(last_wins),          cmocka_unit_test(refusals),
-        cmocka_unit_test(known_flags),        cmocka_unit_test(environment),
-        cmocka_unit_test(yaml_file),          cmocka_unit_test(json_file),
-        cmocka_unit_test(file_refusals),      cmocka_unit_test(dumps),
-        cmocka_unit_test(help_and_reference), cmocka_unit_test(positionals),
-        cmocka_unit_test(templates),
+        cmocka_unit_test(defaults),    cmocka_unit_test(flags),
+        cmocka_unit_test(last_wins),   cmocka_unit_test(refusals),
+        cmocka_unit_test(passed_on),   cmocka_unit_test(known_flags),
+        cmocka_unit_test(environment), cmocka_unit_test(yaml_file),
+        cmocka_unit_test(json_file),   cmocka_unit_test(file_refusals),
+        cmocka_unit_test(dumps),       cmocka_unit_test(help_and_reference),
+        cmocka_unit_test(positionals), cmocka_unit_test(templates),
     };
     close(mkstemp(file_path));
     return cmocka_run_group_tests(tests, NULL, cleanup);

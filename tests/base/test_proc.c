@@ -330,6 +330,107 @@ static void test_dies_with_parent(void **state)
     close(out[1]);
 }
 
+/* Another file than argv[0] says, a log, and a descriptor of ours under a number of its own. */
+static void test_log_and_share(void **state)
+{
+    (void)state;
+    static char log[] = "/tmp/test_proc_XXXXXX";
+    const char *argv[] = {"odd", "-c", "echo $0; echo to-out; echo to-err >&2; cat <&3", "odd",
+                          NULL};
+    struct proc_opts o = {.argv = argv,
+                          .request_fd = -1,
+                          .reply_fd = -1,
+                          .life_fd = -1,
+                          .path = "/bin/sh",
+                          .share_as = 3};
+    int ends[2], want = 0, got, status;
+    struct proc p, *one = &p;
+    struct err e = {0};
+    char text[200] = {0};
+
+    o.log_fd = mkstemp(log);
+    assert_true(o.log_fd > 0);
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(write(ends[1], "shared\n", 7), 7);
+    close(ends[1]);
+    o.share_fd = ends[0];
+    assert_ok(proc_spawn(&p, &o, &e), &e);
+    assert_int_equal(proc_poll(&one, &want, &got, 1, 10), 1);
+    assert_int_equal(proc_ended(&p, &status), 1);
+    assert_int_equal(status, 0);
+    proc_end(&p);
+    assert_true(pread(o.log_fd, text, sizeof text - 1, 0) > 0);
+    assert_string_equal(text, "odd\nto-out\nto-err\nshared\n");
+    close(o.log_fd);
+    close(ends[0]);
+    o.share_fd = 9999;
+    o.log_fd = 0;
+    assert_int_equal(proc_spawn(&p, &o, &e), STATUS_IO);
+    unlink(log);
+    assert_no_children();
+}
+
+/* Ended by a request that it can refuse, also when it is stopped. */
+static void test_term(void **state)
+{
+    (void)state;
+    struct proc p, *one = &p;
+    struct buf b;
+    int want = 0, got, status;
+
+    buf_init(&b, 1000);
+    spawn_sh(&p, "trap 'exit 7' TERM; echo up >&4; while :; do sleep 0.01; done", -1);
+    read_line(&p, &b, "up");
+    kill(p.pid, SIGSTOP);
+    proc_term(&p);
+    assert_int_equal(proc_poll(&one, &want, &got, 1, 10), 1);
+    assert_int_equal(proc_ended(&p, &status), 1);
+    assert_int_equal(WEXITSTATUS(status), 7);
+    proc_end(&p);
+    proc_term(&p); /* nobody */
+    assert_no_children();
+    buf_fini(&b);
+}
+
+/* In a process of its own: everything that came from it goes, also what has lost its parents and
+ * left group and session. */
+static void test_sweep(void **state)
+{
+    (void)state;
+    int out[2], a = 0, c = 0;
+    char text[100] = {0};
+    pid_t mid;
+
+    assert_int_equal(pipe(out), 0);
+    mid = fork();
+    if (mid == 0) {
+        struct proc p;
+        struct buf b;
+        size_t len;
+        buf_init(&b, 1000);
+        prctl(PR_SET_CHILD_SUBREAPER, 1);
+        spawn_sh(&p,
+                 "(setsid sh -c 'sleep 100 & echo $! $$ >&4; exec sleep 101' &); sleep 0.2; exit 0",
+                 -1);
+        if (proc_read_line(&p, &b, proc_now() + 10, &len, NULL) != 0 ||
+            write(out[1], b.data, len) < 0) {
+            _exit(1);
+        }
+        usleep(400000);
+        proc_end(&p);
+        _exit(proc_sweep(10.0) == 0 && waitpid(-1, NULL, 0) < 0 && errno == ECHILD ? 0 : 2);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(mid, &status, 0), mid);
+    assert_int_equal(status, 0);
+    assert_true(read(out[0], text, sizeof text - 1) > 0);
+    assert_int_equal(sscanf(text, "%d %d", &a, &c), 2);
+    assert_true(gone(a));
+    assert_true(gone(c));
+    close(out[0]);
+    close(out[1]);
+}
+
 static void test_raise_files(void **state)
 {
     struct rlimit was, now;
@@ -361,6 +462,9 @@ int main(void)
         cmocka_unit_test(test_no_pidfd),
         cmocka_unit_test(test_no_fd_leak),
         cmocka_unit_test(test_dies_with_parent),
+        cmocka_unit_test(test_log_and_share),
+        cmocka_unit_test(test_term),
+        cmocka_unit_test(test_sweep),
         cmocka_unit_test(test_raise_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
