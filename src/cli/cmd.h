@@ -11,8 +11,14 @@ int cmd_generate(int argc, char **argv);
 int cmd_chat(int argc, char **argv);
 int cmd_serve(int argc, char **argv);
 int cmd_router(int argc, char **argv);
+int cmd_guard(int argc, char **argv);
 int cmd_import(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+
+/* Whether `miles serve` or `miles router` would take these arguments; argv[0] is the command's
+ * name. Nothing is started. */
+int cmd_serve_check(int argc, char *const *argv, struct err *e);
+int cmd_router_check(int argc, char *const *argv, struct err *e);
 
 enum { CMD_OK = 0, CMD_FAILED = 1, CMD_USAGE = 2 };
 

@@ -193,19 +193,44 @@ static int route_run(const struct route_opts *o, const json_t *args, const sigse
     return STATUS_OK;
 }
 
+static struct conf *route_conf(struct route_opts *o)
+{
+    struct conf *c = conf_new();
+
+    conf_add(c, listen_table, &o->listen);
+    conf_add(c, route_table, o);
+    conf_add_known(c, route_known);
+    return c;
+}
+
+static int route_check(const struct route_opts *o, struct err *e)
+{
+    return *o->health_path == '/'
+               ? STATUS_OK
+               : ERR(e, STATUS_INPUT, "--router-health-check-endpoint must begin with /");
+}
+
+int cmd_router_check(int argc, char *const *argv, struct err *e)
+{
+    struct route_opts o;
+    struct conf *c = route_conf(&o);
+    int rc = conf_parse(c, argc - 1, argv + 1, e);
+
+    rc = rc == STATUS_OK ? route_check(&o, e) : rc;
+    conf_free(c);
+    return rc;
+}
+
 int cmd_router(int argc, char **argv)
 {
     struct route_opts o;
     struct err e = {0};
-    struct conf *c = conf_new();
+    struct conf *c = route_conf(&o);
     json_t *args;
     sigset_t signals;
     long files;
     int rc;
 
-    conf_add(c, listen_table, &o.listen);
-    conf_add(c, route_table, &o);
-    conf_add_known(c, route_known);
     rc = conf_parse(c, argc - 1, argv + 1, &e);
     if (rc == STATUS_END) {
         cmd_help("miles router --worker-urls URL ... [--flag value ...]", c);
@@ -213,9 +238,7 @@ int cmd_router(int argc, char **argv)
         return CMD_OK;
     }
     files = listen_prepare(&signals);
-    if (rc == STATUS_OK && *o.health_path != '/') {
-        rc = ERR(&e, STATUS_INPUT, "--router-health-check-endpoint must begin with /");
-    }
+    rc = rc == STATUS_OK ? route_check(&o, &e) : rc;
     if (rc == STATUS_OK) {
         log_set_level((enum log_level)o.log_level);
         args = conf_dump_json(c);

@@ -164,12 +164,33 @@ static int serve_run(const struct serve_opts *o, struct genmodel *m, const json_
     return STATUS_OK;
 }
 
+static struct conf *serve_conf(struct serve_opts *o)
+{
+    struct conf *c = conf_new();
+
+    conf_add(c, genmodel_table, &o->model);
+    conf_add(c, listen_table, &o->listen);
+    conf_add(c, serve_table, o);
+    return c;
+}
+
+int cmd_serve_check(int argc, char *const *argv, struct err *e)
+{
+    struct serve_opts o;
+    struct conf *c = serve_conf(&o);
+    int rc = conf_parse(c, argc - 1, argv + 1, e);
+
+    rc = rc == STATUS_OK ? serve_check(&o, e) : rc;
+    conf_free(c);
+    return rc;
+}
+
 int cmd_serve(int argc, char **argv)
 {
     struct serve_opts o;
     struct genmodel m;
     struct err e = {0};
-    struct conf *c = conf_new();
+    struct conf *c = serve_conf(&o);
     json_t *args = NULL;
     struct logfile *log = NULL;
     sigset_t signals;
@@ -177,9 +198,6 @@ int cmd_serve(int argc, char **argv)
     int rc;
 
     memset(&m, 0, sizeof m);
-    conf_add(c, genmodel_table, &o.model);
-    conf_add(c, listen_table, &o.listen);
-    conf_add(c, serve_table, &o);
     rc = conf_parse(c, argc - 1, argv + 1, &e);
     if (rc == STATUS_END) {
         cmd_help("miles serve --hf-checkpoint DIR [--flag value ...]", c);

@@ -18,6 +18,7 @@ static const struct {
     {"chat", cmd_chat, "talk to a model in the terminal"},
     {"serve", cmd_serve, "serve a model over HTTP: SGLang's API and OpenAI's"},
     {"router", cmd_router, "one address in front of many such servers"},
+    {"guard", cmd_guard, "run a command that leaves no process behind"},
     {"import", cmd_import, "write a GGUF file as a Hugging Face folder"},
     {"bench", cmd_bench, "measure this machine and this program"},
 };
