@@ -406,7 +406,7 @@ static int train_open_run(struct train *t, struct err *e)
     const struct train_opts *o = &t->o;
     json_t *config = json_pack("{s:o,s:o}", "options", conf_dump_json(t->conf), "sources",
                                conf_dump_sources(t->conf));
-    json_t *manifest = ckpt_manifest(&t->dev->plan);
+    json_t *manifest = plan_manifest(&t->dev->plan);
     char *dir = o->run_dir ? mem_strdup(o->run_dir)
                 : o->save  ? fsio_join(o->save, "run")
                            : runfolder_default();

@@ -1,6 +1,8 @@
 /* Owns the arithmetic of leaves: who contracts what, independent of how many ranks there are. */
 #include "num/plan.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/status.h"
@@ -16,6 +18,39 @@ void plan_init(struct plan *p, int leaves, int f32)
     p->leaf_tokens = PLAN_LEAF;
     p->quantum_log2 = PLAN_QUANTUM;
     p->f32 = f32;
+}
+
+json_t *plan_manifest(const struct plan *p)
+{
+    return json_pack("{s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:s}", "numerics_version", p->version, "leaves",
+                     p->leaves, "kblock", p->kblock, "kv_block", p->kv_block, "kv_segment",
+                     p->kv_segment, "leaf_tokens", p->leaf_tokens, "quantum_log2", p->quantum_log2,
+                     "weights_dtype", p->f32 ? "float32" : "bfloat16");
+}
+
+static void plan_text(const json_t *v, char *out, size_t size)
+{
+    char *text = v ? json_dumps(v, JSON_ENCODE_ANY) : NULL;
+    snprintf(out, size, "%s", text ? text : "nothing");
+    free(text);
+}
+
+int plan_agree(const json_t *have, const json_t *want, struct plan_clash *c)
+{
+    const char *key;
+    const json_t *v;
+
+    json_object_foreach((json_t *)(uintptr_t)want, key, v)
+    {
+        const json_t *h = json_object_get(have, key);
+        if (!h || !json_equal(h, v)) {
+            snprintf(c->key, sizeof c->key, "%s", key);
+            plan_text(h, c->have, sizeof c->have);
+            plan_text(v, c->want, sizeof c->want);
+            return 0;
+        }
+    }
+    return 1;
 }
 
 int plan_default_leaves(int smallest_k)

@@ -4,6 +4,7 @@
 #ifndef NUM_PLAN_H
 #define NUM_PLAN_H
 
+#include <jansson.h>
 #include <stdint.h>
 
 #define PLAN_VERSION    3    /* raised when an order of operations changes */
@@ -43,5 +44,15 @@ void plan_leafset_sort(struct leafset *s);
  */
 int plan_default_leaves(int smallest_k);
 void plan_init(struct plan *p, int leaves, int f32);
+
+/* The numeric manifest as JSON; the caller owns it. */
+json_t *plan_manifest(const struct plan *p);
+/* Where two manifests part: a name and both values, in JSON. */
+struct plan_clash {
+    char key[48], have[80], want[80];
+};
+/* 1 when `have` shows everything that `want` names, with the same values; else 0 and the first that
+ * differs. `have` may be NULL: it then shows nothing. */
+int plan_agree(const json_t *have, const json_t *want, struct plan_clash *c);
 
 #endif

@@ -12,6 +12,7 @@
 #include "model/weights.h"
 #include "model/wfile.h"
 #include "net/http_req.h"
+#include "num/device.h"
 #include "num/dtype.h"
 #include "serve/api.h"
 #include "serve/front.h"
@@ -184,6 +185,19 @@ void control_model_info(void *arg, struct http_req *r)
     jfield_reply(r, 200, o);
 }
 
+/* What this server's numbers depend on: who compares them with its own knows whether the bits of
+ * its answers are those it would have computed itself. */
+static json_t *control_numbers(const struct api *a)
+{
+    const struct weights *w = a->m.served.w;
+    json_t *manifest = plan_manifest(&w->dev->plan);
+
+    json_object_set_new(manifest, "positions", json_integer(w->positions));
+    return json_pack("{s:o,s:b,s:s,s:s}", "manifest", manifest, "row_exact",
+                     (w->dev->caps & DEVICE_ROW_EXACT) != 0, "device", w->dev->name, "isa",
+                     w->dev->isa);
+}
+
 void control_server_info(void *arg, struct http_req *r)
 {
     struct api *a = arg;
@@ -198,12 +212,13 @@ void control_server_info(void *arg, struct http_req *r)
         "effective_max_running_requests_per_dp", a->o.service.engine.max_running, "memory_usage",
         "resident", (json_int_t)mem_resident(), "peak", (json_int_t)mem_peak(), "kv_pages", "total",
         st.engine.pages, "free", st.engine.pages_free, "cached", st.engine.pages_cached);
-    more = json_pack("{s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:i,s:s,s:s,s:s,s:b,s:o}", "model_path",
+    more = json_pack("{s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:i,s:s,s:s,s:s,s:b,s:o,s:o}", "model_path",
                      a->m.path, "tokenizer_path", a->m.path, "served_model_name", a->m.name,
                      "context_length", context, "max_total_num_tokens", st.engine.pages * 64,
                      "max_req_input_len", context - 1, "tp_size", 1, "dp_size", 1, "weight_version",
                      st.weight_version, "status", st.failed[0] ? "failed" : "ready", "version",
-                     MILES_VERSION, "paused", st.paused, "internal_states", state);
+                     MILES_VERSION, "paused", st.paused, "internal_states", state, "miles",
+                     control_numbers(a));
     json_object_update(o, more);
     json_decref(more);
     jfield_reply(r, 200, o);

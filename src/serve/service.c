@@ -391,8 +391,8 @@ int service_submit(struct service *s, struct service_call *c, struct err *e)
         g->samples = mem_alloc(sizeof *g->samples * (size_t)c->groups[i].n);
         for (int k = 0; k < c->groups[i].n; k++) {
             const struct service_ask *q = &c->asks[i];
-            stoptext_init(&g->samples[k].text, s->m.tok, q->skip_special, q->stops, q->nstops,
-                          SERVICE_MAX_TEXT);
+            stoptext_init(&g->samples[k].text, q->no_text && !q->nstops ? NULL : s->m.tok,
+                          q->skip_special, q->stops, q->nstops, SERVICE_MAX_TEXT);
         }
     }
     memset(&c->err, 0, sizeof c->err);

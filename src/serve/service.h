@@ -70,6 +70,7 @@ struct service_ask {
     int nstops;
     int skip_special; /* 1: special tokens are no text */
     int no_stop_trim; /* 1: what ended the response stays in the text */
+    int no_text;      /* 1: nobody reads the text; it is made for stop strings only */
 };
 
 struct service_call {

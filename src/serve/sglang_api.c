@@ -1,9 +1,16 @@
 /* Owns SGLang's /generate: its fields, its answers and its streams, in the shape of SGLang 0.5.
  * Events of a stream tell the whole response so far, as SGLang's do: a slow reader may be spared
- * all but the newest. */
+ * all but the newest.
+ *
+ * Fields that are this server's own begin with miles_: the key of a sample's randomness, which lets
+ * a training run have the tokens it would have sampled itself, and what spares work for somebody
+ * who reads tokens only. */
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/rng.h"
 #include "base/status.h"
 #include "net/http_req.h"
 #include "serve/api.h"
@@ -83,6 +90,8 @@ struct sglang_api {
     struct sglang_api_ask *asks; /* (prompts) */
     int texts;
     int prompt_ids; /* 1: the prompt's tokens are told */
+    int ids_only;   /* 1: no text is made */
+    int forget;     /* 1: nobody will go on from these prompts */
     int list;       /* 1: the answer is a list */
     int indexed;    /* 1: events tell which sample they speak of */
 };
@@ -232,13 +241,24 @@ static void sglang_api_versions(const struct gencall *g, struct buf *b,
     buf_char(b, ']');
 }
 
+/* Tokens for which rows of other weights were read: after a pause in place. */
+static int sglang_api_mixed(const struct engine_result *r)
+{
+    int n = 0;
+    for (int i = 0; i < r->ntokens; i++) {
+        n += r->mixed[i];
+    }
+    return n;
+}
+
 static void sglang_api_body(const struct gencall *g, struct buf *b, const struct service_event *ev)
 {
     const struct sglang_api *x = g->user;
     const struct engine_result *r = ev->r;
+    int mixed = sglang_api_mixed(r);
 
     buf_char(b, '{');
-    if (service_model(g->api->service)->tok) {
+    if (service_model(g->api->service)->tok && !x->ids_only) {
         buf_str(b, "\"text\":");
         jfield_put_text(b, ev->text, ev->len);
         buf_char(b, ',');
@@ -262,6 +282,9 @@ static void sglang_api_body(const struct gencall *g, struct buf *b, const struct
         sglang_api_logps(g, b, ev);
     }
     sglang_api_versions(g, b, ev);
+    if (mixed) {
+        buf_printf(b, ",\"miles_mixed_tokens\":%d", mixed);
+    }
     buf_printf(b, ",\"reasoning_tokens\":0,\"completion_tokens\":%d,\"cached_tokens\":%d",
                r->ntokens, r->cached_tokens);
     if (r->finish != ENGINE_RUNNING) {
@@ -336,7 +359,9 @@ static int sglang_api_options(struct gencall *g, struct sglang_api *x, struct er
 
     if ((rc = jfield_undone(o, sglang_api_undone, e)) ||
         (rc = jfield_bool(o, "stream", &g->stream, e)) ||
-        (rc = jfield_bool(o, "return_prompt_token_ids", &x->prompt_ids, e))) {
+        (rc = jfield_bool(o, "return_prompt_token_ids", &x->prompt_ids, e)) ||
+        (rc = jfield_bool(o, "miles_ids_only", &x->ids_only, e)) ||
+        (rc = jfield_bool(o, "miles_forget", &x->forget, e))) {
         return rc;
     }
     return jfield_bool(o, "return_text_in_logprobs", &x->texts, e);
@@ -392,7 +417,8 @@ static int sglang_api_sampled(struct gencall *g, const json_t *sp, struct err *e
 /* Whether one prompt asks for other things than the one before it. */
 static int sglang_api_varies(const struct gencall *g)
 {
-    int lists = json_is_array(jfield_get(g->body, "sampling_params"));
+    int lists = json_is_array(jfield_get(g->body, "sampling_params")) ||
+                json_is_array(jfield_get(g->body, "miles_key"));
 
     for (int i = 0; sglang_api_listed[i]; i++) {
         lists |= json_is_array(jfield_get(g->body, sglang_api_listed[i]));
@@ -400,9 +426,58 @@ static int sglang_api_varies(const struct gencall *g)
     return lists;
 }
 
+/* A number of 64 bits without sign: an integer, or its digits where it may be larger than JSON's.
+ */
+static int sglang_api_u64(const json_t *o, const char *name, uint64_t *out, struct err *e)
+{
+    const json_t *v = json_object_get(o, name);
+    const char *text = json_string_value(v);
+    char *end = NULL;
+
+    if (json_is_integer(v) && json_integer_value(v) >= 0) {
+        *out = (uint64_t)json_integer_value(v);
+        return STATUS_OK;
+    }
+    errno = 0;
+    if (text && *text >= '0' && *text <= '9') {
+        *out = strtoull(text, &end, 10);
+    }
+    if (!end || *end || errno) {
+        return ERR(e, STATUS_INPUT, "miles_key: %s is not a number of 64 bits", name);
+    }
+    return STATUS_OK;
+}
+
+/* What names the randomness of the next prompt's samples: sample i of it has `sample` + i. */
+static int sglang_api_key(struct gencall *g, const json_t *v, struct err *e)
+{
+    static const char *const known[] = {"seed", "stream", "sample", NULL};
+    struct engine_key *key = &g->base.key;
+    int64_t stream = RNG_TRAIN;
+    int rc;
+
+    if (!v || json_is_null(v)) {
+        return STATUS_OK;
+    }
+    if (!json_is_object(v)) {
+        return ERR(e, STATUS_INPUT, "miles_key is neither an object nor a list of them");
+    }
+    if ((rc = jfield_known(v, "miles_key", known, e)) ||
+        (rc = sglang_api_u64(v, "seed", &key->seed, e)) ||
+        (rc = sglang_api_u64(v, "sample", &key->sample, e))) {
+        return rc;
+    }
+    if (jfield_int(v, "stream", RNG_TRAIN, RNG_EVAL, &stream, e) != STATUS_OK) {
+        return err_prefix(e, "miles_key");
+    }
+    key->stream = (uint32_t)stream;
+    g->ask.own_key = 1;
+    return STATUS_OK;
+}
+
 /* What prompt i of n asks for: into g for the next that is added, and into *ask. */
-static int sglang_api_of(struct gencall *g, struct sglang_api_ask *ask, size_t i, size_t n,
-                         struct err *e)
+static int sglang_api_of(struct gencall *g, const struct sglang_api *x, struct sglang_api_ask *ask,
+                         size_t i, size_t n, struct err *e)
 {
     const json_t *v;
     json_t *o = json_object();
@@ -412,6 +487,8 @@ static int sglang_api_of(struct gencall *g, struct sglang_api_ask *ask, size_t i
         sglang_api_entry(jfield_get(g->body, "sampling_params"), "sampling_params", i, n, &v, e);
 
     rc = rc ? rc : sglang_api_sampled(g, v, e);
+    rc = rc ? rc : sglang_api_entry(jfield_get(g->body, "miles_key"), "miles_key", i, n, &v, e);
+    rc = rc ? rc : sglang_api_key(g, v, e);
     for (int k = 0; rc == STATUS_OK && sglang_api_listed[k]; k++) {
         const json_t *all = jfield_get(g->body, sglang_api_listed[k]);
         rc = sglang_api_entry(all, sglang_api_listed[k], i, n, &v, e);
@@ -433,6 +510,8 @@ static int sglang_api_of(struct gencall *g, struct sglang_api_ask *ask, size_t i
     g->base.prompt_logps = ask->start >= 0;
     g->base.prompt_temperature = 1.0f;
     g->base.prompt_from = ask->start + 1;
+    g->base.forget = x->forget;
+    g->ask.no_text = x->ids_only;
     return rc;
 }
 
@@ -539,11 +618,14 @@ static int sglang_api_prompts(struct gencall *g, struct sglang_api *x, struct er
                    GENCALL_MAX_PROMPTS);
     }
     rc = many ? sglang_api_check_rids(jfield_get(g->body, "rid"), n, e) : STATUS_OK;
+    if (rc == STATUS_OK && n > 1 && json_is_object(jfield_get(g->body, "miles_key"))) {
+        rc = ERR(e, STATUS_INPUT, "miles_key: %zu prompts need one each", n);
+    }
     x->asks = arena_alloc(&g->mem, sizeof *x->asks * n);
     for (size_t i = 0; rc == STATUS_OK && i < n; i++) {
         const json_t *one = many ? json_array_get(v, i) : v;
         if (i == 0 || vary) {
-            rc = sglang_api_of(g, &x->asks[i], i, many ? n : 0, e);
+            rc = sglang_api_of(g, x, &x->asks[i], i, many ? n : 0, e);
         } else {
             x->asks[i] = x->asks[0];
         }

@@ -15,14 +15,6 @@
 #include "model/weights.h"
 #include "train/optim.h"
 
-json_t *ckpt_manifest(const struct plan *p)
-{
-    return json_pack("{s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:s}", "numerics_version", p->version, "leaves",
-                     p->leaves, "kblock", p->kblock, "kv_block", p->kv_block, "kv_segment",
-                     p->kv_segment, "leaf_tokens", p->leaf_tokens, "quantum_log2", p->quantum_log2,
-                     "weights_dtype", p->f32 ? "float32" : "bfloat16");
-}
-
 /* One kind of tensor in a file: for each part of each parameter, prefix + name. */
 struct ckpt_set {
     const char *prefix;
@@ -222,7 +214,7 @@ static int ckpt_write_state(const char *tmp, int64_t iteration, const struct opt
     json_t *j =
         json_pack("{s:i,s:I,s:I,s:b,s:o,s:O}", "format", 1, "iteration", (json_int_t)iteration,
                   "optimizer_step", (json_int_t)o->step, "with_optimizer", with_optim, "manifest",
-                  ckpt_manifest(&o->w->dev->plan), "state", state);
+                  plan_manifest(&o->w->dev->plan), "state", state);
     char *text = j ? json_dumps(j, JSON_INDENT(2)) : NULL;
     int rc = text ? ckpt_write_text(tmp, "state.json", text, e)
                   : ERR(e, STATUS_NOMEM, "no memory for the checkpoint's state");
@@ -297,23 +289,14 @@ int ckpt_latest(const char *dir, int64_t *iteration, struct err *e)
 static int ckpt_check_manifest(const json_t *have, const struct plan *p, const char *dir,
                                struct err *e)
 {
-    json_t *want = ckpt_manifest(p);
-    const char *key;
-    json_t *v;
+    json_t *want = plan_manifest(p);
+    struct plan_clash c;
     int rc = STATUS_OK;
-    json_object_foreach(want, key, v)
-    {
-        json_t *h = json_object_get(have, key);
-        if (!h || !json_equal(h, v)) {
-            char *a = h ? json_dumps(h, JSON_ENCODE_ANY) : NULL,
-                 *b = json_dumps(v, JSON_ENCODE_ANY);
-            rc = ERR(e, STATUS_INPUT,
-                     "checkpoint %s was made with %s = %s, this run has %s: the bits would differ",
-                     dir, key, a ? a : "nothing", b);
-            free(a);
-            free(b);
-            break;
-        }
+
+    if (!plan_agree(have, want, &c)) {
+        rc = ERR(e, STATUS_INPUT,
+                 "checkpoint %s was made with %s = %s, this run has %s: the bits would differ", dir,
+                 c.key, c.have, c.want);
     }
     json_decref(want);
     return rc;

@@ -16,7 +16,6 @@
 
 struct err;
 struct optim;
-struct plan;
 
 /* state: the caller's own object (data cursor, schedule position), stored as it is. */
 int ckpt_save(const char *dir, int64_t iteration, struct optim *o, int with_optim,
@@ -31,8 +30,6 @@ int ckpt_latest(const char *dir, int64_t *iteration, struct err *e);
 int ckpt_load(const char *dir, int64_t iteration, struct optim *o, int *with_optim, json_t **state,
               struct err *e);
 
-/* The numeric manifest as JSON. */
-json_t *ckpt_manifest(const struct plan *p);
 /* Removes iter_*.tmp left by a run that was killed while saving. */
 int ckpt_clean(const char *dir, struct err *e);
 

@@ -156,12 +156,41 @@ static void test_init(void **state)
     assert_int_equal(p.f32, 1);
 }
 
+static void test_agree(void **state)
+{
+    struct plan p;
+    struct plan_clash c;
+    json_t *a, *b;
+    (void)state;
+    plan_init(&p, 4, 0);
+    a = plan_manifest(&p);
+    b = plan_manifest(&p);
+    json_object_set_new(a, "positions", json_integer(4096)); /* more than is asked for */
+    assert_int_equal(plan_agree(a, b, &c), 1);
+    assert_int_equal(plan_agree(b, a, &c), 0);
+    assert_string_equal(c.key, "positions");
+    assert_string_equal(c.have, "nothing");
+    assert_string_equal(c.want, "4096");
+    json_decref(b);
+    p.leaves = 8;
+    b = plan_manifest(&p);
+    assert_int_equal(plan_agree(a, b, &c), 0);
+    assert_string_equal(c.key, "leaves");
+    assert_string_equal(c.have, "4");
+    assert_string_equal(c.want, "8");
+    assert_int_equal(plan_agree(NULL, b, &c), 0);
+    assert_int_equal(plan_agree(NULL, NULL, &c), 1);
+    json_decref(a);
+    json_decref(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_smollm2),        cmocka_unit_test(test_short_end),
         cmocka_unit_test(test_cover),          cmocka_unit_test(test_three_parts_fit),
         cmocka_unit_test(test_default_leaves), cmocka_unit_test(test_init),
+        cmocka_unit_test(test_agree),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

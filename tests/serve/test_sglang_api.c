@@ -174,6 +174,89 @@ static void test_equals_engine(void **state)
 }
 
 /* The events tell the whole so far; the last is the answer of a request that does not stream. */
+/* The key of a sample's randomness: four samples of one request, each the one that its number
+ * names, also alone, in a batch, and with a seed that JSON's integers do not hold. */
+static void test_key(void **state)
+{
+    static const char form[] = "{\"input_ids\":[[5,9,33],[5,9,33]],\"return_logprob\":true,"
+                               "\"sampling_params\":{\"temperature\":0.9,\"top_p\":0.95,"
+                               "\"max_new_tokens\":24%s},\"miles_ids_only\":%s,"
+                               "\"miles_forget\":true,\"miles_key\":[%s,%s]}";
+    static const char keys[2][80] = {
+        "{\"seed\":\"18446744073709551557\",\"stream\":1,\"sample\":40}",
+        "{\"seed\":\"18446744073709551557\",\"stream\":1,\"sample\":\"42\"}"};
+    int32_t ids[3] = {5, 9, 33};
+    struct engine_group q = {.tokens = ids, .ntokens = 3, .n = 4, .max_new = 24};
+    struct direct d[4];
+    char text[1024];
+
+    (void)state;
+    q.sampling = (struct sampler_params){
+        .temperature = 0.9f, .top_p = 0.95f, .top_k = -1, .repetition_penalty = 1.0f};
+    q.key = (struct engine_key){.seed = 18446744073709551557ull, .stream = 1, .sample = 40};
+    direct_run(0, &q, d);
+    for (int only = 0; only < 2; only++) {
+        json_t *o;
+        snprintf(text, sizeof text, form, ",\"n\":2", only ? "true" : "false", keys[0], keys[1]);
+        o = servekit_ok(&kit, "/generate", text);
+        assert_int_equal(json_array_size(o), 4);
+        for (int i = 0; i < 4; i++) {
+            json_t *one = json_array_get(o, (size_t)i);
+            assert_answer(one, &d[i]);
+            assert_int_equal(json_object_get(one, "text") == NULL, only);
+            assert_null(json_object_get(json_object_get(one, "meta_info"), "miles_mixed_tokens"));
+        }
+        json_decref(o);
+        snprintf(text, sizeof text, form, "", only ? "true" : "false", keys[1], keys[0]);
+        o = servekit_ok(&kit, "/generate", text);
+        assert_answer(json_array_get(o, 0), &d[2]);
+        assert_answer(json_array_get(o, 1), &d[0]);
+        json_decref(o);
+    }
+    /* a stop string needs the text, though nobody reads it */
+    {
+        json_t *o = servekit_ok(&kit, "/generate",
+                                "{\"input_ids\":[5,9,33],\"miles_ids_only\":true,"
+                                "\"sampling_params\":{\"max_new_tokens\":200,\"stop\":[\"a\",\"e\","
+                                "\"i\",\"o\",\"u\",\"t\",\"n\"],\"ignore_eos\":true}}");
+        json_t *why = servekit_at(o, "meta_info", "finish_reason");
+        assert_string_equal(servekit_text(why, "type", NULL), "stop");
+        assert_null(json_object_get(o, "text"));
+        json_decref(o);
+    }
+}
+
+static void test_bad_key(void **state)
+{
+    static const char *const bad[] = {
+        "{\"input_ids\":[1],\"miles_key\":5}",
+        "{\"input_ids\":[1],\"miles_key\":[{\"seed\":1,\"sample\":1}]}",
+        "{\"input_ids\":[[1],[2]],\"miles_key\":{\"seed\":1,\"sample\":1}}",
+        "{\"input_ids\":[[1],[2]],\"miles_key\":[{\"seed\":1,\"sample\":1}]}",
+        "{\"input_ids\":[1],\"miles_key\":{\"seed\":1}}",
+        "{\"input_ids\":[1],\"miles_key\":{\"sample\":1}}",
+        "{\"input_ids\":[1],\"miles_key\":{\"seed\":-1,\"sample\":1}}",
+        "{\"input_ids\":[1],\"miles_key\":{\"seed\":\"-1\",\"sample\":1}}",
+        "{\"input_ids\":[1],\"miles_key\":{\"seed\":\"18446744073709551616\",\"sample\":1}}",
+        "{\"input_ids\":[1],\"miles_key\":{\"seed\":\"1x\",\"sample\":1}}",
+        "{\"input_ids\":[1],\"miles_key\":{\"seed\":1.5,\"sample\":1}}",
+        "{\"input_ids\":[1],\"miles_key\":{\"seed\":1,\"sample\":1,\"stream\":2}}",
+        "{\"input_ids\":[1],\"miles_key\":{\"seed\":1,\"sample\":1,\"sead\":2}}",
+        "{\"input_ids\":[1],\"miles_ids_only\":1}",
+        "{\"input_ids\":[1],\"miles_forget\":\"yes\"}",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        int status;
+        json_t *o = servekit_post(&kit, "/generate", bad[i], &status);
+        if (status != 400 || !strstr(servekit_text(o, "message", NULL), "miles_")) {
+            fail_msg("%s: %d", bad[i], status);
+        }
+        json_decref(o);
+    }
+}
+
 static void test_stream(void **state)
 {
     struct engine_group q;
@@ -655,6 +738,7 @@ int main(void)
         cmocka_unit_test(test_stop_token),    cmocka_unit_test(test_abort),
         cmocka_unit_test(test_disconnect),    cmocka_unit_test(test_malformed),
         cmocka_unit_test(test_lists),         cmocka_unit_test(test_concurrent),
+        cmocka_unit_test(test_key),           cmocka_unit_test(test_bad_key),
     };
     return cmocka_run_group_tests(tests, suite_setup, suite_teardown);
 }

@@ -238,7 +238,7 @@ static void other_manifest(void **state)
     assert_int_equal(b.o->step, 1);
     /* a value that the checkpoint does not name is refused too */
     o = a.o;
-    m = ckpt_manifest(&o->w->dev->plan);
+    m = plan_manifest(&o->w->dev->plan);
     assert_int_equal(json_object_size(m), 8);
     assert_int_equal(json_integer_value(json_object_get(m, "leaves")), 2);
     assert_string_equal(json_string_value(json_object_get(m, "weights_dtype")), "bfloat16");
