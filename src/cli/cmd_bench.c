@@ -19,6 +19,7 @@ static const struct {
     {"model", bench_model, "prefill, training and decode against the bare products or reads"},
     {"decode", bench_decode,
      "sampling with 1 to 128 sequences against the bare products and reads"},
+    {"ports", bench_ports, "samples through a server's HTTP port against the engine in-process"},
 };
 
 #define NBENCHES ((int)(sizeof benches / sizeof benches[0]))

@@ -21,7 +21,7 @@ struct port_group {
     int ntokens, n, max_new;
     float temperature, top_p;
     int top_k;
-    int ignore_eos;
+    int ignore_eos; /* 1: no token ends a response, as in SGLang */
     int nstop;
     int32_t stop[16];
     uint64_t seed;

@@ -49,7 +49,8 @@ struct port_http_opts {
     const struct port_http_host *host; /* who starts them */
     const char *router;       /* takes the samples, and engines are its workers; NULL: none */
     const char *api_key;      /* of the engines and the router, or NULL */
-    const struct wsync *sync; /* NULL: engines keep the weights they have */
+    const struct wsync *sync; /* NULL: engines keep the weights they have; nothing is published, and
+                                 no answer is exact */
     const json_t *manifest;   /* what `miles serve` must show of its numbers, or NULL: anything */
     enum port_http_policy policy;
     const struct world *world;
@@ -59,8 +60,12 @@ struct port_http_opts {
     double sync_s;          /* for one engine to take new weights and prove it [600] */
     double check_s;         /* between two health checks [30] */
     double check_timeout_s; /* for the answer of one [30] */
-    int restarts;           /* of one engine without a finished sample between, then an error [3] */
-    int tries;              /* of one sample after errors that name it, then an error [5] */
+    /* Losses of one engine without a finished sample between, then it is given up; an engine of
+     * somebody else's that only does not answer is not, as long as others do [3]. With the last one
+     * given up the port ends with an error that names all. */
+    int restarts;
+    int tries;   /* of one sample after errors that name it, then an error [5] */
+    int experts; /* 1: SGLang is asked for the experts it chose (models that have some) */
 };
 
 int port_http_open(const struct port_http_opts *o, struct port_http **out, struct err *e);

@@ -28,7 +28,7 @@ static int native_submit(void *self, const struct port_group *g, struct err *e)
     q.sampling.top_p = g->top_p;
     q.sampling.top_k = g->top_k;
     q.ignore_eos = g->ignore_eos;
-    q.nstop = g->nstop;
+    q.nstop = g->ignore_eos ? 0 : g->nstop;
     memcpy(q.stop, g->stop, sizeof q.stop);
     q.key.seed = g->seed;
     q.key.stream = g->stream;

@@ -1,0 +1,582 @@
+/* Owns the life of an engine as the port sees it: from its start over its proof that it holds the
+ * right weights to the day it is lost and comes back. One request at a time drives it from state to
+ * state; each state has a deadline, and an engine that misses it is lost and starts over. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "net/http_client.h"
+#include "num/plan.h"
+#include "rl/port_http_int.h"
+
+#define PORT_ENGINE_PROBE_S   0.25 /* between two looks at an engine that starts */
+#define PORT_ENGINE_BACKOFF_S 30.0 /* longest wait before an engine is started again */
+#define PORT_ENGINE_LEAVE_S   30.0 /* for the router to let go of an engine */
+
+const char *port_engine_name(const struct port_engine *en)
+{
+    static char text[4][320];
+    static int next;
+
+    next = (next + 1) % 4;
+    snprintf(text[next], sizeof text[next], "engine %d (%s)", en->index,
+             en->url ? en->url : "no address yet");
+    return text[next];
+}
+
+const char *port_engine_waits(const struct port_engine *en)
+{
+    switch (en->state) {
+    case PORT_ENGINE_DOWN: return "its next start";
+    case PORT_ENGINE_STARTING: return en->url ? "its first sign of health" : "its address";
+    case PORT_ENGINE_INFO: return "what it says of its numbers";
+    case PORT_ENGINE_UP: return "weights";
+    case PORT_ENGINE_TAKE: return "taking the weights";
+    case PORT_ENGINE_CHECK: return "the proof of its weights";
+    case PORT_ENGINE_JOIN: return "the router";
+    case PORT_ENGINE_READY: return "samples";
+    default: return "nothing: it was given up";
+    }
+}
+
+int port_engine_is_up(const struct port_engine *en)
+{
+    return en->state >= PORT_ENGINE_UP && en->state <= PORT_ENGINE_READY;
+}
+
+/* The message of an error's body, in whichever shape. */
+static void port_engine_message(const char *body, size_t len, char *out, size_t size)
+{
+    json_t *o = json_loadb(body, len, 0, NULL), *inner = json_object_get(o, "error");
+    const char *s = json_string_value(json_object_get(o, "message"));
+
+    s = s ? s : json_string_value(json_object_get(inner, "message"));
+    s = s ? s : json_string_value(inner);
+    snprintf(out, size, "%.400s", s ? s : len ? body : "without a word");
+    for (char *c = out; *c; c++) {
+        *c = *c == '\n' || *c == '\r' ? ' ' : *c;
+    }
+    json_decref(o);
+}
+
+void port_engine_told(const struct http_client_event *ev, char *out, size_t size)
+{
+    char text[512];
+
+    if (ev->outcome != HTTP_CLIENT_OK) {
+        snprintf(out, size, "%s%s%.300s", http_client_outcome_name(ev->outcome),
+                 ev->error[0] ? ": " : "", ev->error);
+    } else {
+        port_engine_message(ev->data, ev->len, text, sizeof text);
+        snprintf(out, size, "status %d: %s", ev->status, text);
+    }
+}
+
+static void port_engine_enter(struct port_http *p, struct port_engine *en,
+                              enum port_engine_state state)
+{
+    en->state = state;
+    en->since = en->next_try = port_http_now(p);
+    en->said[0] = 0;
+}
+
+/* ---- the router ---- */
+
+/* url as the value of a query's argument. */
+static void port_engine_escape(struct buf *b, const char *url)
+{
+    for (; *url; url++) {
+        int plain = (*url >= '0' && *url <= '9') || (*url >= 'a' && *url <= 'z') ||
+                    (*url >= 'A' && *url <= 'Z') || strchr("-._~", *url);
+        buf_printf(b, plain ? "%c" : "%%%02X", (unsigned char)*url);
+    }
+}
+
+static struct port_http_call *port_engine_ask_router(struct port_http *p, struct port_engine *en,
+                                                     enum port_http_ask kind, double total_s)
+{
+    struct port_http_call *k;
+    struct buf path;
+
+    buf_init(&path, 4096);
+    buf_str(&path, kind == PORT_HTTP_JOIN ? "/add_worker?url=" : "/remove_worker?url=");
+    port_engine_escape(&path, en->url);
+    k = port_http_send(p, kind, en->index, "POST", p->router, path.data, NULL, 0, total_s);
+    buf_fini(&path);
+    return k;
+}
+
+static void port_engine_leave(struct port_http *p, struct port_engine *en)
+{
+    if (en->joined && en->url) {
+        en->joined = 0;
+        en->leaving = port_engine_ask_router(p, en, PORT_HTTP_LEAVE, PORT_ENGINE_LEAVE_S);
+    }
+}
+
+/* ---- loss ---- */
+
+static void port_engine_give_up(struct port_http *p, struct port_engine *en)
+{
+    struct buf all;
+
+    log_error(ENGINE, "%s is given up: %s", port_engine_name(en), en->why);
+    port_engine_enter(p, en, PORT_ENGINE_GONE);
+    for (int i = 0; i < p->o.nengines; i++) {
+        if (p->engines[i].state != PORT_ENGINE_GONE) {
+            return;
+        }
+    }
+    buf_init(&all, 900);
+    for (int i = 0; i < p->o.nengines; i++) {
+        buf_printf(&all, "%s%s: %.300s", i ? "; " : "", port_engine_name(&p->engines[i]),
+                   p->engines[i].why);
+    }
+    port_http_fail(p, STATUS_CHILD, "no engine is left: %s", all.data);
+    buf_fini(&all);
+}
+
+/* The engine is not to be trusted any more. final: it is not worth another try. broke: it answered,
+ * and wrongly; else it did not answer. */
+static void port_engine_lose(struct port_http *p, struct port_engine *en, int final, int broke,
+                             const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+
+static void port_engine_lose(struct port_http *p, struct port_engine *en, int final, int broke,
+                             const char *fmt, ...)
+{
+    int host = p->o.host != NULL, back, exp;
+    double wait;
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(en->why, sizeof en->why, fmt, ap);
+    va_end(ap);
+    port_http_drop(p, &en->call);
+    port_http_drop(p, &en->health);
+    back = p->router[0] ? 0 : port_http_take_back(p, en->index);
+    log_error(ENGINE, "WorkerCrashed: %s: %s; %d sample%s wait%s for another", port_engine_name(en),
+              en->why, back, back == 1 ? "" : "s", back == 1 ? "s" : "");
+    port_engine_leave(p, en);
+    if (host) {
+        p->o.host->kill(p->o.host->self, en->index);
+        mem_free(en->url);
+        en->url = NULL;
+    }
+    p->stats.lost++;
+    en->failures += host || broke;
+    en->version = -1;
+    en->suspect = en->control = 0;
+    en->probes = 0;
+    if (final || en->failures > p->o.restarts) {
+        port_engine_give_up(p, en);
+        return;
+    }
+    exp = en->failures < 6 ? en->failures : 6;
+    wait = 0.1 * (double)(1 << (2 * (exp > 0 ? exp - 1 : 0)));
+    port_engine_enter(p, en, PORT_ENGINE_DOWN);
+    en->next_try += wait < PORT_ENGINE_BACKOFF_S ? wait : PORT_ENGINE_BACKOFF_S;
+}
+
+void port_engine_suspect(struct port_http *p, struct port_engine *en)
+{
+    if (en->state == PORT_ENGINE_READY) {
+        en->suspect = 1;
+        en->next_check = port_http_now(p);
+    }
+}
+
+void port_engine_doubt(struct port_http *p, struct port_engine *en)
+{
+    if (en->state == PORT_ENGINE_READY) {
+        en->version = -1;
+        port_engine_enter(p, en, PORT_ENGINE_UP);
+    }
+}
+
+/* ---- from start to use ---- */
+
+static void port_engine_start(struct port_http *p, struct port_engine *en, double now)
+{
+    struct err e = {0};
+
+    if (en->leaving) {
+        return; /* the router must have let go of it */
+    }
+    port_engine_enter(p, en, PORT_ENGINE_STARTING);
+    en->deadline = now + p->o.start_s;
+    if (p->o.host && p->o.host->start(p->o.host->self, en->index, &e) != STATUS_OK) {
+        port_engine_lose(p, en, 0, 1, "it cannot be started: %s", e.msg);
+    }
+}
+
+/* 0: the process has ended, and the engine is lost. */
+static int port_engine_alive(struct port_http *p, struct port_engine *en)
+{
+    char why[600] = "";
+
+    if (!p->o.host || p->o.host->alive(p->o.host->self, en->index, why, sizeof why)) {
+        return 1;
+    }
+    port_engine_lose(p, en, 0, 0, "it has ended%s%s", why[0] ? ": " : "", why);
+    return 0;
+}
+
+/* An engine that does not come up within its time. One of somebody else's may come back when the
+ * run has begun. */
+static void port_engine_late(struct port_http *p, struct port_engine *en)
+{
+    port_engine_lose(p, en, p->o.host || !p->started, 0, "it was not up after %.0f s%s%s",
+                     p->o.start_s, en->said[0] ? ": " : "", en->said);
+}
+
+static void port_engine_probe(struct port_http *p, struct port_engine *en, double now)
+{
+    const char *url = p->o.host ? p->o.host->url(p->o.host->self, en->index) : p->o.urls[en->index];
+
+    if (now > en->deadline) {
+        port_engine_late(p, en);
+        return;
+    }
+    if (url && (!en->url || strcmp(url, en->url) != 0)) {
+        mem_free(en->url);
+        en->url = mem_strdup(url);
+        for (size_t n = strlen(en->url); n && en->url[n - 1] == '/'; n--) {
+            en->url[n - 1] = 0;
+        }
+    }
+    if (en->url && !en->call && now >= en->next_try) {
+        en->call = port_http_send(p, PORT_HTTP_HEALTH, en->index, "GET", en->url, "/health", NULL,
+                                  0, p->o.check_timeout_s);
+    }
+}
+
+static void port_engine_probed(struct port_http *p, struct port_engine *en,
+                               const struct http_client_event *ev)
+{
+    double wait = PORT_ENGINE_PROBE_S * (1 << (en->probes < 4 ? en->probes : 4));
+
+    if (ev->outcome == HTTP_CLIENT_OK && ev->status == 200) {
+        en->probes = 0;
+        port_engine_enter(p, en, p->o.kind == PORT_HTTP_MILES ? PORT_ENGINE_INFO : PORT_ENGINE_UP);
+        return;
+    }
+    en->probes++;
+    en->next_try = port_http_now(p) + (p->o.host ? PORT_ENGINE_PROBE_S : wait);
+    port_engine_told(ev, en->said, sizeof en->said);
+}
+
+/* The numbers it shows are the numbers it must show. */
+static void port_engine_informed(struct port_http *p, struct port_engine *en,
+                                 const struct http_client_event *ev)
+{
+    json_t *o = json_loadb(ev->data ? ev->data : "", ev->len, 0, NULL);
+    const json_t *miles = json_object_get(o, "miles");
+    struct plan_clash c;
+
+    if (ev->outcome != HTTP_CLIENT_OK || ev->status != 200) {
+        port_engine_told(ev, en->said, sizeof en->said);
+        port_engine_lose(p, en, 0, 0, "it does not tell its numbers: %s", en->said);
+    } else if (p->o.manifest &&
+               !plan_agree(json_object_get(miles, "manifest"), p->o.manifest, &c)) {
+        port_engine_lose(p, en, 1, 1,
+                         "its numbers are not this run's: %s is %s there and %s here, and the bits "
+                         "would differ",
+                         c.key, c.have, c.want);
+    } else {
+        en->row_exact = json_is_true(json_object_get(miles, "row_exact"));
+        port_engine_enter(p, en, PORT_ENGINE_UP);
+    }
+    json_decref(o);
+}
+
+/* Sends what the weight sync wants said. */
+static void port_engine_post(struct port_http *p, struct port_engine *en, enum port_http_ask kind,
+                             struct wsync_request *r, double now)
+{
+    char *text = json_dumps(r->body ? r->body : json_null(), JSON_COMPACT | JSON_ENCODE_ANY);
+    double left = en->deadline - now;
+
+    if (text) {
+        en->call = port_http_send(p, kind, en->index, "POST", en->url, r->path, text, strlen(text),
+                                  left > 0.1 ? left : 0.1);
+    }
+    if (en->call) {
+        en->call->version = p->version;
+    }
+    free(text);
+    json_decref(r->body);
+}
+
+static void port_engine_take(struct port_http *p, struct port_engine *en, double now)
+{
+    struct wsync_request r = {{0}, NULL};
+    struct err e = {0};
+
+    if (en->state == PORT_ENGINE_UP) {
+        port_engine_enter(p, en, PORT_ENGINE_TAKE);
+        en->deadline = now + p->o.sync_s;
+    }
+    if (now > en->deadline) {
+        port_engine_lose(p, en, 0, 0, "it did not take weight version %lld within %.0f s%s%s",
+                         (long long)p->version, p->o.sync_s, en->said[0] ? ": " : "", en->said);
+    } else if (now >= en->next_try) {
+        if (p->o.sync->take(p->o.sync->self, p->version, &r, &e) == STATUS_OK) {
+            port_engine_post(p, en, PORT_HTTP_TAKE, &r, now);
+        } else {
+            port_http_fail(p, e.code ? e.code : STATUS_FAIL, "weight version %lld for %s: %s",
+                           (long long)p->version, port_engine_name(en), e.msg);
+        }
+    }
+}
+
+static void port_engine_check(struct port_http *p, struct port_engine *en, double now)
+{
+    struct wsync_request r = {{0}, NULL};
+    struct err e = {0};
+    int rc = p->o.sync->check ? p->o.sync->check(p->o.sync->self, p->version, en->check_k, &r, &e)
+                              : STATUS_END;
+
+    if (rc == STATUS_END) {
+        en->version = p->version;
+        port_engine_enter(p, en, PORT_ENGINE_JOIN);
+        en->deadline = now + p->o.request_s;
+    } else if (rc == STATUS_OK) {
+        port_engine_post(p, en, PORT_HTTP_CHECK, &r, now);
+    } else {
+        port_http_fail(p, e.code ? e.code : STATUS_FAIL,
+                       "the proof of weight version %lld for %s: %s", (long long)p->version,
+                       port_engine_name(en), e.msg);
+    }
+}
+
+static void port_engine_took(struct port_http *p, struct port_engine *en,
+                             const struct port_http_call *k, const struct http_client_event *ev)
+{
+    json_t *o = json_loadb(ev->data ? ev->data : "", ev->len, 0, NULL);
+    char told[512];
+
+    if (k->version != p->version) { /* another was published meanwhile */
+        port_engine_enter(p, en, PORT_ENGINE_UP);
+    } else if (ev->outcome == HTTP_CLIENT_OK && ev->status == 200 &&
+               !json_is_false(json_object_get(o, "success"))) {
+        port_engine_enter(p, en, PORT_ENGINE_CHECK);
+        en->check_k = 0;
+    } else if (ev->outcome == HTTP_CLIENT_OK && ev->status == 503) { /* not now */
+        en->next_try = port_http_now(p) + 0.25;
+        port_engine_told(ev, en->said, sizeof en->said);
+    } else {
+        port_engine_told(ev, told, sizeof told);
+        port_engine_lose(p, en, 0, ev->outcome == HTTP_CLIENT_OK,
+                         "it does not take weight version %lld: %s", (long long)p->version, told);
+    }
+    json_decref(o);
+}
+
+static void port_engine_proved(struct port_http *p, struct port_engine *en,
+                               const struct port_http_call *k, const struct http_client_event *ev)
+{
+    json_t *o = json_loadb(ev->data ? ev->data : "", ev->len, JSON_DECODE_ANY, NULL);
+    struct err e = {0};
+    char told[512];
+
+    if (k->version != p->version) {
+        port_engine_enter(p, en, PORT_ENGINE_UP);
+    } else if (ev->outcome != HTTP_CLIENT_OK || ev->status != 200) {
+        port_engine_told(ev, told, sizeof told);
+        port_engine_lose(p, en, 0, ev->outcome == HTTP_CLIENT_OK,
+                         "it does not prove that it holds weight version %lld: %s",
+                         (long long)p->version, told);
+    } else if (p->o.sync->judge(p->o.sync->self, p->version, en->check_k, o, &e) != STATUS_OK) {
+        port_engine_lose(p, en, 0, 1, "it does not hold weight version %lld: %s",
+                         (long long)p->version, e.msg);
+    } else {
+        en->check_k++;
+        en->next_try = port_http_now(p);
+    }
+    json_decref(o);
+}
+
+static void port_engine_use(struct port_http *p, struct port_engine *en, double now)
+{
+    port_engine_enter(p, en, PORT_ENGINE_READY);
+    en->suspect = 0;
+    en->next_check = now + p->o.check_s;
+    log_debug(ENGINE, "%s is ready, weight version %lld", port_engine_name(en),
+              (long long)en->version);
+}
+
+static void port_engine_join(struct port_http *p, struct port_engine *en, double now)
+{
+    if (!p->router[0] || en->joined) {
+        port_engine_use(p, en, now);
+    } else if (now > en->deadline) {
+        port_http_fail(p, STATUS_TIMEOUT, "router %s did not take %s within %.0f s: %s", p->router,
+                       port_engine_name(en), p->o.request_s, en->said);
+    } else if (now >= en->next_try && !en->leaving) {
+        en->call = port_engine_ask_router(p, en, PORT_HTTP_JOIN, PORT_ENGINE_LEAVE_S);
+    }
+}
+
+static void port_engine_joined(struct port_http *p, struct port_engine *en,
+                               const struct http_client_event *ev)
+{
+    double now = port_http_now(p);
+
+    port_engine_told(ev, en->said, sizeof en->said);
+    if (ev->outcome == HTTP_CLIENT_OK &&
+        ((ev->status >= 200 && ev->status < 300) || strstr(en->said, "already"))) {
+        en->joined = 1;
+        port_engine_use(p, en, now);
+    } else {
+        log_warn(ENGINE, "router %s does not take %s yet: %s", p->router, port_engine_name(en),
+                 en->said);
+        en->next_try = now + 1.0;
+    }
+}
+
+/* ---- in use ---- */
+
+/* While it rests or takes part in something, an engine may be unable to show its health. */
+static int port_engine_rests(const struct port_http *p)
+{
+    return p->paused || p->released || p->controlling || p->publishing;
+}
+
+static void port_engine_watch(struct port_http *p, struct port_engine *en, double now)
+{
+    if (en->health || now < en->next_check || port_engine_rests(p)) {
+        return;
+    }
+    en->health = port_http_send(p, PORT_HTTP_HEALTH, en->index, "GET", en->url, "/health", NULL, 0,
+                                p->o.check_timeout_s);
+}
+
+static void port_engine_checked(struct port_http *p, struct port_engine *en,
+                                const struct http_client_event *ev)
+{
+    char told[512];
+
+    if (ev->outcome == HTTP_CLIENT_OK && ev->status == 200) {
+        en->next_check = port_http_now(p) + p->o.check_s;
+        if (en->suspect && !p->o.host) { /* it may be another process, with other weights */
+            port_engine_doubt(p, en);
+        }
+        en->suspect = 0;
+    } else if (en->state == PORT_ENGINE_READY && !port_engine_rests(p) &&
+               port_engine_alive(p, en)) {
+        port_engine_told(ev, told, sizeof told);
+        port_engine_lose(p, en, 0, 0, "its health check failed: %s", told);
+    }
+}
+
+static void port_engine_control(struct port_http *p, struct port_engine *en)
+{
+    static const char *const paths[] = {"/pause_generation", "/continue_generation",
+                                        "/release_memory_occupation", "/resume_memory_occupation"};
+    static const char *const bodies[] = {"{\"mode\":\"retract\"}", "{}",
+                                         "{\"tags\":[\"kv_cache\"]}", "{\"tags\":[\"kv_cache\"]}"};
+    int what = p->controlling - 1;
+
+    en->call = port_http_send(p, PORT_HTTP_CONTROL, en->index, "POST", en->url, paths[what],
+                              bodies[what], strlen(bodies[what]), p->o.sync_s);
+    en->control = en->call ? 2 : 1;
+}
+
+static void port_engine_controlled(struct port_http *p, struct port_engine *en,
+                                   const struct http_client_event *ev)
+{
+    char told[512];
+
+    en->control = 3;
+    if (ev->outcome == HTTP_CLIENT_OK && ev->status == 200) {
+        return;
+    }
+    port_engine_told(ev, told, sizeof told);
+    if (ev->outcome == HTTP_CLIENT_OK) {
+        ERR(&p->refused, STATUS_FAIL, "%s: %s", port_engine_name(en), told);
+    } else {
+        port_engine_lose(p, en, 0, 0, "it does not do as it is told: %s", told);
+    }
+}
+
+void port_engine_event(struct port_http *p, struct port_http_call *k,
+                       const struct http_client_event *ev)
+{
+    struct port_engine *en = &p->engines[k->engine];
+
+    if (k == en->leaving) {
+        en->leaving = NULL;
+        if (ev->outcome != HTTP_CLIENT_OK || (ev->status != 200 && ev->status != 404)) {
+            char told[512];
+            port_engine_told(ev, told, sizeof told);
+            log_warn(ENGINE, "router %s does not let go of %s: %s", p->router, port_engine_name(en),
+                     told);
+        }
+        return;
+    }
+    if (k == en->health) {
+        en->health = NULL;
+        port_engine_checked(p, en, ev);
+        return;
+    }
+    if (k != en->call) {
+        return; /* an abort, or of a state that has passed */
+    }
+    en->call = NULL;
+    switch (k->kind) {
+    case PORT_HTTP_HEALTH: port_engine_probed(p, en, ev); break;
+    case PORT_HTTP_INFO: port_engine_informed(p, en, ev); break;
+    case PORT_HTTP_TAKE: port_engine_took(p, en, k, ev); break;
+    case PORT_HTTP_CHECK: port_engine_proved(p, en, k, ev); break;
+    case PORT_HTTP_JOIN: port_engine_joined(p, en, ev); break;
+    case PORT_HTTP_CONTROL: port_engine_controlled(p, en, ev); break;
+    default: break;
+    }
+}
+
+/* What an engine that answers does next. */
+static void port_engine_go_on(struct port_http *p, struct port_engine *en, double now)
+{
+    if (en->control == 1) {
+        port_engine_control(p, en);
+    } else if (en->state == PORT_ENGINE_UP && !p->o.sync) {
+        port_engine_enter(p, en, PORT_ENGINE_JOIN);
+        en->deadline = now + p->o.request_s;
+    } else if ((en->state == PORT_ENGINE_UP && p->version >= 0) || en->state == PORT_ENGINE_TAKE) {
+        port_engine_take(p, en, now);
+    } else if (en->state == PORT_ENGINE_CHECK) {
+        port_engine_check(p, en, now);
+    } else if (en->state == PORT_ENGINE_JOIN) {
+        port_engine_join(p, en, now);
+    } else if (en->state == PORT_ENGINE_READY) {
+        port_engine_watch(p, en, now);
+    }
+}
+
+void port_engine_tick(struct port_http *p, struct port_engine *en, double now)
+{
+    if (en->state == PORT_ENGINE_GONE) {
+        return;
+    }
+    if (en->state == PORT_ENGINE_DOWN) {
+        if (now >= en->next_try) {
+            port_engine_start(p, en, now);
+        }
+        return;
+    }
+    if (!port_engine_alive(p, en)) {
+        return;
+    }
+    if (en->state == PORT_ENGINE_STARTING) {
+        port_engine_probe(p, en, now);
+    } else if (!en->call && en->state == PORT_ENGINE_INFO) {
+        en->call = port_http_send(p, PORT_HTTP_INFO, en->index, "GET", en->url, "/get_server_info",
+                                  NULL, 0, p->o.check_timeout_s);
+    } else if (!en->call) {
+        port_engine_go_on(p, en, now);
+    }
+}
