@@ -27,5 +27,7 @@ void sha256_final(struct sha256 *s, uint8_t out[32]);
 void sha256_hex(const void *p, size_t n, char out[65]);
 /* 32 bytes as 64 lower-case digits and a NUL. */
 void sha256_digits(const uint8_t digest[32], char out[65]);
+/* 1: plain C from here on, 0: what the machine has; for tests. */
+void sha256_use_plain(int on);
 
 #endif

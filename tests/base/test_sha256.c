@@ -1,4 +1,5 @@
-/* SHA-256 against the FIPS 180-4 / NIST example vectors, at every split of the input. */
+/* SHA-256 against the FIPS 180-4 / NIST example vectors, at every split of the input, in plain C
+ * and with the machine's instructions. */
 #include "support.h"
 
 #include "base/sha256.h"
@@ -93,5 +94,9 @@ int main(void)
         cmocka_unit_test(test_million_a),
         cmocka_unit_test(test_lengths),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int failed;
+    sha256_use_plain(1);
+    failed = cmocka_run_group_tests_name("plain", tests, NULL, NULL);
+    sha256_use_plain(0);
+    return failed + cmocka_run_group_tests_name("fast", tests, NULL, NULL);
 }
