@@ -450,7 +450,7 @@ int engine_step(struct engine *g, struct err *e)
     for (int i = 0; i < g->nlive; i++) {
         g->live[i]->rows = g->live[i]->fill = g->live[i]->got = 0;
     }
-    if (g->paused) {
+    if (g->paused || !weights_steady(g->w)) {
         return STATUS_AGAIN;
     }
     rc = engine_update(g, e);
@@ -471,6 +471,11 @@ int engine_step(struct engine *g, struct err *e)
     weights_release(g->w);
     roster_settle(g);
     g->stats.steps++;
+    if (!weights_steady(g->w)) {
+        return ERR(e, STATUS_NUMERIC,
+                   "the run that the weights belong to changed them under %d running samples",
+                   r.nseq);
+    }
     return device_fault(g->w->dev, e);
 }
 

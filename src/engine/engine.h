@@ -117,8 +117,9 @@ void engine_close(struct engine *g);
 /* STATUS_INPUT when the group can never fit (context or memory). */
 int engine_submit(struct engine *g, const struct engine_group *q, struct err *e);
 /* One forward pass over what can run. STATUS_END when there is nothing to do; STATUS_AGAIN while
- * paused; STATUS_NUMERIC when the weights' version changed while samples hold pages of another one
- * and no pause had said what is to become of them. */
+ * paused, and while attached weights are not steady (model/weights.h); STATUS_NUMERIC when the
+ * weights' version changed while samples hold pages of another one and no pause had said what is to
+ * become of them, or when the weights changed during the pass. */
 int engine_step(struct engine *g, struct err *e);
 int engine_busy(const struct engine *g);
 /* 1 and *r when a sample has finished since. */

@@ -9,7 +9,9 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "model/ropes.h"
+#include "model/weights_int.h"
 #include "model/wfile.h"
+#include "model/wshare.h"
 
 #define WEIGHTS_PER_LAYER 14 /* parameters of a layer with everything */
 
@@ -148,7 +150,7 @@ static void weights_layout(struct weights *w)
 }
 
 /* The leaves of each contraction that tensor parallelism may split (contract C1). */
-static void weights_leaves(struct weights *w)
+void weights_leaves(struct weights *w)
 {
     const struct arch *a = &w->arch;
     int r = w->dev->plan.leaves, d = a->head_dim, inter = a->intermediate;
@@ -179,18 +181,41 @@ static void weights_leaves(struct weights *w)
     }
 }
 
+/* What stays as long as the weights do is made in the image, where there is one. Both processes
+ * that read an image ask for the same in the same order, and so find the same places. */
+static int weights_tensor(struct weights *w, struct tensor *t, enum dtype dtype, int64_t rows,
+                          int64_t cols, struct err *e)
+{
+    int rc;
+
+    w->dev->region = w->share ? wshare_region(w->share) : NULL;
+    rc = device_tensor(w->dev, t, dtype, rows, cols, e);
+    w->dev->region = NULL;
+    return rc;
+}
+
+static int weights_view(struct weights *w, struct param *p, struct err *e)
+{
+    int rc;
+
+    w->dev->region = w->share ? wshare_region(w->share) : NULL;
+    rc = device_wview(w->dev, &p->view, p->rows, p->cols, w->transposes, e);
+    w->dev->region = NULL;
+    return rc;
+}
+
 static int weights_rope_table(struct weights *w, enum arch_attn kind, struct err *e)
 {
     const struct arch *a = &w->arch;
     struct weights_rope *t = &w->rope[kind];
     size_t n = (size_t)w->positions * (size_t)(a->rot / 2);
-    int rc = device_tensor(w->dev, &t->cos, DTYPE_F32, w->positions, a->rot / 2, e);
+    int rc = weights_tensor(w, &t->cos, DTYPE_F32, w->positions, a->rot / 2, e);
     float *c, *s;
 
     if (rc == STATUS_OK) {
-        rc = device_tensor(w->dev, &t->sin, DTYPE_F32, w->positions, a->rot / 2, e);
+        rc = weights_tensor(w, &t->sin, DTYPE_F32, w->positions, a->rot / 2, e);
     }
-    if (rc != STATUS_OK) {
+    if (rc != STATUS_OK || w->attached) {
         return rc;
     }
     c = mem_alloc(sizeof(float) * n);
@@ -204,14 +229,14 @@ static int weights_rope_table(struct weights *w, enum arch_attn kind, struct err
 }
 
 /* Pairs of rope tables: equal ropes share theirs. */
-static int weights_rope_count(const struct weights *w)
+int weights_rope_count(const struct weights *w)
 {
     const struct arch_rope *r = w->arch.rope;
     return memcmp(&r[ARCH_ATTN_FULL], &r[ARCH_ATTN_SLIDING], sizeof *r) == 0 ? 1 : 2;
 }
 
 /* One pair of tables for each rope that layers use. */
-static int weights_ropes(struct weights *w, struct err *e)
+int weights_ropes(struct weights *w, struct err *e)
 {
     const struct arch *a = &w->arch;
     int one = weights_rope_count(w) == 1;
@@ -242,10 +267,12 @@ static struct tensor weights_part_view(const struct param *p, const struct weigh
     return v;
 }
 
+/* Values into w16, which is made here when the parameter keeps no plain rows. */
 static int weights_load(struct weights *w, weights_read_fn *read, void *arg, struct param *p,
                         void *buf, struct err *e)
 {
-    int rc = device_tensor(w->dev, &p->w16, device_half(w->dev), p->rows, p->cols, e);
+    int rc = p->w16.data ? STATUS_OK
+                         : device_tensor(w->dev, &p->w16, device_half(w->dev), p->rows, p->cols, e);
     for (int i = 0; rc == STATUS_OK && i < p->nparts; i++) {
         struct tensor v = weights_part_view(p, &p->part[i]);
         rc = read(arg, p->part[i].name, buf, v.rows * v.cols, e);
@@ -284,6 +311,31 @@ int weights_packed(const struct weights *w, const struct param *p)
 static int weights_plain(const struct weights *w, const struct param *p)
 {
     return p->kind != WEIGHTS_LINEAR || (w->trainable && !(w->dev->caps & DEVICE_SPLIT_STATE));
+}
+
+/* The memory that a parameter keeps. */
+int weights_place(struct weights *w, struct param *p, struct err *e)
+{
+    int rc = STATUS_OK;
+
+    if (weights_plain(w, p)) {
+        rc = weights_tensor(w, &p->w16, device_half(w->dev), p->rows, p->cols, e);
+    }
+    if (rc == STATUS_OK && weights_packed(w, p)) {
+        rc = weights_view(w, p, e);
+    }
+    return rc;
+}
+
+/* Packs the plain rows and lets go of those that are not kept. */
+static void weights_pack(struct weights *w, struct param *p)
+{
+    if (p->view.fwd) {
+        w->dev->ops->pack(w->dev, &p->w16, &p->view);
+    }
+    if (!weights_plain(w, p)) {
+        device_tensor_free(&p->w16);
+    }
 }
 
 int weights_shape(const struct arch *a, struct device *dev, int use, struct weights **out,
@@ -348,45 +400,52 @@ static size_t weights_largest(const struct weights *w)
     return largest;
 }
 
+static int weights_fill(struct weights *w, weights_read_fn *read, void *arg, struct err *e)
+{
+    size_t largest = weights_largest(w);
+    void *buf = mem_map(largest);
+    int rc = buf ? STATUS_OK : ERR(e, STATUS_NOMEM, "no memory to read the weights");
+
+    for (int i = 0; i < w->nparams && rc == STATUS_OK; i++) {
+        struct param *p = &w->params[i];
+        rc = weights_place(w, p, e);
+        if (rc == STATUS_OK) {
+            rc = weights_load(w, read, arg, p, buf, e);
+        }
+        if (rc == STATUS_OK) {
+            weights_pack(w, p);
+        }
+    }
+    mem_unmap(buf, largest);
+    return rc;
+}
+
 int weights_build(const struct arch *a, weights_read_fn *read, void *arg, struct device *dev,
                   int use, int positions, struct weights **out, struct err *e)
 {
     struct weights *w;
-    void *buf = NULL;
     int rc = weights_shape(a, dev, use, &w, e);
 
     if (rc != STATUS_OK) {
         return rc;
     }
-    buf = mem_map(weights_largest(w));
-    if (!buf) {
-        rc = ERR(e, STATUS_NOMEM, "no memory to read the weights");
-        goto out;
-    }
-    for (int i = 0; i < w->nparams; i++) {
-        struct param *p = &w->params[i];
-        rc = weights_load(w, read, arg, p, buf, e);
-        if (rc == STATUS_OK && weights_packed(w, p)) {
-            rc = device_wview(dev, &p->view, p->rows, p->cols, w->transposes, e);
-        }
-        if (rc != STATUS_OK) {
-            goto out;
-        }
-        if (p->view.fwd) {
-            dev->ops->pack(dev, &p->w16, &p->view);
-        }
-        if (!weights_plain(w, p)) {
-            device_tensor_free(&p->w16);
-        }
-    }
-    weights_leaves(w);
     w->positions = positions > 0 ? positions : a->max_positions;
-    rc = weights_ropes(w, e);
-out:
-    mem_unmap(buf, weights_largest(w));
+    if (use & WEIGHTS_SHARED) {
+        rc = weights_image_make(w, e);
+    }
+    if (rc == STATUS_OK) {
+        rc = weights_fill(w, read, arg, e);
+    }
+    if (rc == STATUS_OK) {
+        weights_leaves(w);
+        rc = weights_ropes(w, e);
+    }
     if (rc != STATUS_OK) {
         weights_release(w);
         return rc;
+    }
+    if (w->share) {
+        weights_image_ready(w, use);
     }
     *out = w;
     return STATUS_OK;
@@ -395,6 +454,11 @@ out:
 static int weights_alone(const struct weights *w, struct err *e)
 {
     ASSERT(!w->trainable);
+    if (w->share) {
+        return ERR(e, STATUS_UNSUPPORTED,
+                   "the weights are those of the run that started this program: it alone changes "
+                   "them");
+    }
     if (w->refs != 1) {
         return ERR(e, STATUS_FAIL, "weights version %lld are still held by %d readers",
                    (long long)w->version, w->refs - 1);
@@ -440,13 +504,10 @@ int weights_reload(struct weights *w, weights_read_fn *read, void *arg, struct e
         memset(&p->w16, 0, sizeof p->w16);
         rc = weights_load(w, read, arg, p, buf, e);
         if (rc == STATUS_OK && w->dropped && weights_packed(w, p)) {
-            rc = device_wview(w->dev, &p->view, p->rows, p->cols, w->transposes, e);
+            rc = weights_view(w, p, e);
         }
-        if (rc == STATUS_OK && p->view.fwd) {
-            w->dev->ops->pack(w->dev, &p->w16, &p->view);
-        }
-        if (!weights_plain(w, p)) {
-            device_tensor_free(&p->w16);
+        if (rc == STATUS_OK) {
+            weights_pack(w, p);
         }
     }
     mem_unmap(buf, weights_largest(w));
@@ -476,6 +537,7 @@ void weights_release(struct weights *w)
         device_tensor_free(&w->rope[i].cos);
         device_tensor_free(&w->rope[i].sin);
     }
+    wshare_close(w->share);
     mem_free(w->params);
     mem_free(w->layers);
     mem_free(w);
@@ -487,6 +549,7 @@ int weights_publish(struct weights *w, struct err *e)
         return ERR(e, STATUS_FAIL, "weights version %lld are still held by %d readers",
                    (long long)w->version, w->refs - 1);
     }
+    weights_writing(w, 1);
     for (int i = 0; i < w->nparams; i++) {
         struct param *p = &w->params[i];
         if (p->view.fwd && p->w16.data) {
@@ -494,6 +557,7 @@ int weights_publish(struct weights *w, struct err *e)
         }
     }
     w->version++;
+    weights_writing(w, 0);
     return STATUS_OK;
 }
 

@@ -19,6 +19,7 @@
 
 struct err;
 struct wfile;
+struct wshare;
 
 enum weights_kind { WEIGHTS_LINEAR, WEIGHTS_VECTOR, WEIGHTS_EMBED };
 
@@ -70,6 +71,8 @@ struct weights {
     int positions;                             /* longest sequence that may be run */
     struct weights_rope rope[ARCH_ATTN_KINDS]; /* the second is empty when all layers share one */
     int dropped;                               /* 1: there are no values (weights_drop) */
+    struct wshare *share; /* the image that other processes map, or NULL: memory of our own */
+    int attached;         /* 1: the image is somebody else's, read-only here */
 };
 
 /* The number of leaves a run of this model uses by default (contract C1). */
@@ -80,8 +83,10 @@ int weights_default_leaves(const struct arch *a);
 int weights_positions(const struct arch *a, int64_t context);
 
 enum weights_use {
-    WEIGHTS_TRAIN = 1,        /* gradients will be taken and values change */
-    WEIGHTS_NO_TRANSPOSES = 2 /* the device makes a weight's transpose each time it is needed */
+    WEIGHTS_TRAIN = 1,         /* gradients will be taken and values change */
+    WEIGHTS_NO_TRANSPOSES = 2, /* the device makes a weight's transpose each time it is needed */
+    WEIGHTS_SHARED =
+        4 /* other processes of this host may attach; a device with the host's memory */
 };
 
 /* Reads and packs all parameters. dev's plan says R and the rounding. use: 0 or WEIGHTS_*.
@@ -115,6 +120,28 @@ int weights_reload(struct weights *w, weights_read_fn *read, void *arg, struct e
 /* Gives the memory of all values back and raises the version; shapes stay. Until weights_reload has
  * brought others nobody may compute with them. As for readers and training: like weights_reload. */
 int weights_drop(struct weights *w, struct err *e);
+
+/* ---- one image in several processes ---- */
+
+/* The image of weights opened with WEIGHTS_SHARED, for weights_attach in a process that got the
+ * descriptor by dup2; -1 for others. It lives as long as anybody has it mapped. */
+int weights_share_fd(const struct weights *w);
+/* The weights of another process, without a copy: values, packed forms and rope tables are where
+ * they are there, and change when it changes them. `a` is the model's shape, which must be that of
+ * the image; so must be dev's plan and form of packing. What differs is STATUS_INPUT with both
+ * values. They cannot be reloaded, dropped or trained. They are the version that the image holds,
+ * unless it is being written: nothing may be computed with them then before weights_follow. */
+int weights_attach(int fd, const struct arch *a, struct device *dev, struct weights **out,
+                   struct err *e);
+/* Brackets every change of values: 1 before, 0 after. Calls may be nested. Without an image it
+ * does nothing. */
+void weights_writing(struct weights *w, int on);
+/* Attached weights are `version` from here on, as the image says. STATUS_INPUT when it says
+ * another one, STATUS_AGAIN when it is being written; w is as it was then. */
+int weights_follow(struct weights *w, int64_t version, struct err *e);
+/* 0: attached weights that have changed since the last weights_follow, or are changing now: nothing
+ * may be computed with them before the next. 1 for all others. */
+int weights_steady(const struct weights *w);
 
 /* The parameter and first row that hold Hugging Face tensor `name`; NULL when there is none. */
 struct param *weights_find(struct weights *w, const char *name, int *row0, int *rows);

@@ -6,6 +6,7 @@
 
 #include "base/conf.h"
 #include "base/mem.h"
+#include "base/region.h"
 #include "base/status.h"
 #include "base/thread.h"
 #include "num/device_int.h"
@@ -157,19 +158,33 @@ int device_fault(struct device *d, struct err *e)
 static int device_map(struct device *d, void **p, size_t *size, size_t want, const char *what,
                       struct err *e)
 {
-    *p = d->mem ? d->mem->alloc(d, want) : mem_map(want);
+    *p = d->region ? region_take(d->region, want) : d->mem ? d->mem->alloc(d, want) : mem_map(want);
     if (!*p) {
         return ERR(e, STATUS_NOMEM, "no memory for %s (%.1f MiB)", what, (double)want / 1048576.0);
     }
-    *size = want;
+    *size = d->region ? 0 : want;
     return STATUS_OK;
+}
+
+/* A transpose, which only training reads. */
+static int device_map_bwd(struct device *d, struct wview *v, size_t want, struct err *e)
+{
+    static const char what[] = "a packed weight's transpose";
+
+    if (!d->region) {
+        return device_map(d, &v->bwd, &v->bwd_size, want, what, e);
+    }
+    v->bwd = region_take_top(d->region, want);
+    return v->bwd ? STATUS_OK
+                  : ERR(e, STATUS_NOMEM, "no memory for %s (%.1f MiB)", what,
+                        (double)want / 1048576.0);
 }
 
 static void device_unmap(struct device *d, void *p, size_t size)
 {
     if (d && d->mem) {
         d->mem->free(d, p);
-    } else {
+    } else if (size) {
         mem_unmap(p, size);
     }
 }
@@ -232,7 +247,7 @@ int device_wview(struct device *d, struct wview *v, int n, int k, int with_bwd, 
     }
     rc = device_map(d, &v->fwd, &v->fwd_size, fwd, "a packed weight", e);
     if (rc == STATUS_OK && with_bwd) {
-        rc = device_map(d, &v->bwd, &v->bwd_size, fwd, "a packed weight's transpose", e);
+        rc = device_map_bwd(d, v, fwd, e);
     }
     return rc;
 }

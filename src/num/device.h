@@ -22,6 +22,7 @@
 struct device;
 struct err;
 struct pool;
+struct region;
 
 /* What a device promises about bits (contracts C1, C4). */
 enum {
@@ -39,7 +40,7 @@ struct wview {
     struct leafset kleaf;      /* leaves of the forward contraction over k */
     struct leafset nleaf;      /* leaves of the input gradient's contraction over n */
     void *fwd, *bwd;           /* the device's packed forms; bwd NULL when no gradient is taken */
-    size_t fwd_size, bwd_size; /* bytes */
+    size_t fwd_size, bwd_size; /* bytes held; 0 in a region's memory */
 };
 
 /* Paged KV storage of all layers: page p, layer l, kv head h. A page holds PLAN_KV_BLOCK tokens. */
@@ -225,6 +226,9 @@ struct device {
     const struct device_ops *ops;
     const struct device_mem *mem; /* NULL: tensors lie in the host's memory */
     struct pool *pool;
+    /* While it is set, tensors and weights are made in this memory, which is its owner's to free:
+     * what the forward pass reads from below, transposes from above. Only where mem is NULL. */
+    struct region *region;
     int fault; /* 1: an exact sum overflowed */
     void *impl;
 };

@@ -15,7 +15,7 @@ struct tensor {
     int64_t rows, cols;
     int64_t ld; /* elements from one row to the next; a multiple of 32, the tail of a row is zero */
     void *data; /* (rows, ld) */
-    size_t size; /* bytes held; 0 for a view of another tensor */
+    size_t size; /* bytes held; 0 for a view of another tensor and in a region's memory */
     int fresh;   /* 1: counts as zero, whatever the memory holds; see device_forget */
 };
 

@@ -139,6 +139,7 @@ int optim_step(struct optim *o, struct tensor *grad, const struct optim_hyper *h
         double f = h->clip / (*norm + 1e-6);
         s.grad_scale = f < 1.0 ? (float)f : 1.0f;
     }
+    weights_writing(o->w, 1);
     for (int i = 0; i < o->w->nparams; i++) {
         struct param *p = &o->w->params[i];
         struct adam_param a = {&grad[i],
@@ -152,6 +153,7 @@ int optim_step(struct optim *o, struct tensor *grad, const struct optim_hyper *h
         d->ops->adamw(d, &a, &s);
     }
     o->w->version++;
+    weights_writing(o->w, 0);
     o->step++;
     return STATUS_OK;
 }
@@ -220,6 +222,7 @@ static int optim_write_master(struct optim *o, int i, const float *x, struct err
     if (rc != STATUS_OK) {
         return rc;
     }
+    weights_writing(o->w, 1);
     device_upload_f32(&w, x);
     if (o->master[i].dtype == DTYPE_F32) {
         device_upload_f32(&o->master[i], x);
@@ -234,6 +237,7 @@ static int optim_write_master(struct optim *o, int i, const float *x, struct err
     if (p->view.fwd) {
         d->ops->pack(d, &w, &p->view);
     }
+    weights_writing(o->w, 0);
     if (!p->w16.data) {
         device_tensor_free(&w);
     }
