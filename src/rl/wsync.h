@@ -2,6 +2,8 @@
  * What is to be sent is made here; sending, deadlines and retries are the port's (rl/port_http.h).
  *
  *     sync->prepare(sync->self, version, e);                    once for a version
+ *     for (k = 0; sync->before(sync->self, version, k, &request, e) == STATUS_OK; k++)
+ *         ... sent, to each engine, before:
  *     sync->take(sync->self, version, &request, e);             for each engine, then sent
  *     for (k = 0; sync->check(sync->self, version, k, &request, e) == STATUS_OK; k++)
  *         ... sent; sync->judge(sync->self, version, k, answer, e)
@@ -17,6 +19,7 @@
 #include <stdint.h>
 
 struct err;
+struct map;
 
 struct wsync_request {
     char path[64]; /* of the engine's API, such as /update_weights_from_disk */
@@ -26,6 +29,10 @@ struct wsync_request {
 struct wsync {
     /* Makes the trainer's weights, which are `version` and stay so, ready to be taken. */
     int (*prepare)(void *self, int64_t version, struct err *e);
+    /* The k-th request that an engine gets before it takes them, such as one that spoils what it
+     * holds, so that equal values afterwards can only have come from here; it succeeds as `take`
+     * does. STATUS_END when there is no k-th. NULL: none. */
+    int (*before)(void *self, int64_t version, int k, struct wsync_request *r, struct err *e);
     /* The request that makes an engine take them. It succeeds with status 200, and "success" true
      * where the answer has that. */
     int (*take)(void *self, int64_t version, struct wsync_request *r, struct err *e);
@@ -37,5 +44,15 @@ struct wsync {
     void (*settled)(void *self, int64_t version);
     void *self;
 };
+
+/* ---- shared by the kinds ---- */
+
+/* Fills r; takes the body, which may be NULL for want of memory. */
+int wsync_ask(struct wsync_request *r, const char *path, json_t *body, struct err *e);
+/* An answer of /weights_checker against the sums that the trainer has under the same names
+ * (model/wsum.h): every one of them must be there and equal, in each rank. The error names the
+ * tensor and both sums. *other counts tensors that the engine has beside them (NULL: not
+ * wanted). */
+int wsync_judge_sums(const struct map *sums, const json_t *answer, int *other, struct err *e);
 
 #endif

@@ -1,0 +1,335 @@
+/* Owns the folders that weights go through, and their number. A folder is written under another
+ * name and renamed when it is whole, so that an engine never reads half of one; the oldest goes
+ * before the next is written, so that there are never more than were agreed. */
+#include "rl/wsync_folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fsio.h"
+#include "base/log.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "base/proc.h"
+#include "base/status.h"
+#include "model/weights.h"
+#include "model/wsum.h"
+#include "rl/port.h"
+
+#define WSYNC_FOLDER_NAME "weights_v"
+#define WSYNC_FOLDER_MOST 64
+#define WSYNC_FOLDER_PAD  64 /* SGLang's vocabulary has a multiple of so many rows */
+#define WSYNC_FOLDER_WAYS 3
+
+/* How engines sum what they hold: SGLang in the host's memory, SGLang on a GPU, `miles serve`. */
+static const struct wsum_opts wsync_folder_ways[WSYNC_FOLDER_WAYS] = {
+    {.kind = WSUM_SHA256, .pad = WSYNC_FOLDER_PAD},
+    {.kind = WSUM_GPU, .pad = WSYNC_FOLDER_PAD},
+    {.kind = WSUM_SHA256},
+};
+
+struct wsync_folder_one {
+    int64_t version, bytes;
+};
+
+struct wsync_folder {
+    struct wsync_folder_opts o;
+    struct wsync sync;
+    char *dir;                                           /* absolute: engines have their own */
+    struct wsync_folder_one have[WSYNC_FOLDER_MOST + 1]; /* oldest first */
+    int n;
+    int64_t first; /* version of the run's first publish; -1: none yet */
+    struct map sums[WSYNC_FOLDER_WAYS];
+    int64_t summed[WSYNC_FOLDER_WAYS]; /* version that they are of; -1: none */
+    int way;                           /* that engines were found to use */
+};
+
+/* ---- folders ---- */
+
+static char *wsync_folder_path(const struct wsync_folder *s, int64_t version)
+{
+    char name[48];
+
+    snprintf(name, sizeof name, WSYNC_FOLDER_NAME "%lld", (long long)version);
+    return fsio_join(s->dir, name);
+}
+
+/* weights_v and digits, or that and .tmp. */
+static int wsync_folder_ours(const char *name)
+{
+    size_t n = strlen(WSYNC_FOLDER_NAME), digits;
+
+    if (strncmp(name, WSYNC_FOLDER_NAME, n) != 0) {
+        return 0;
+    }
+    digits = strspn(name + n, "0123456789");
+    return digits > 0 && (name[n + digits] == '\0' || strcmp(name + n + digits, ".tmp") == 0);
+}
+
+/* What a killed run left behind. */
+static int wsync_folder_clean(const struct wsync_folder *s, struct err *e)
+{
+    DIR *d = opendir(s->dir);
+    struct dirent *de;
+    int rc = STATUS_OK;
+
+    if (!d) {
+        return ERR(e, STATUS_IO, "cannot read the folder %s: %s", s->dir, strerror(errno));
+    }
+    while (rc == STATUS_OK && (de = readdir(d))) {
+        if (wsync_folder_ours(de->d_name)) {
+            char *path = fsio_join(s->dir, de->d_name);
+            log_info(WSYNC, "removing %s, which an earlier run left", path);
+            rc = fsio_remove_tree(path, e);
+            mem_free(path);
+        }
+    }
+    closedir(d);
+    return rc;
+}
+
+static int64_t wsync_folder_size(const char *dir)
+{
+    DIR *d = opendir(dir);
+    struct dirent *de;
+    int64_t sum = 0;
+
+    while (d && (de = readdir(d))) {
+        char *path = fsio_join(dir, de->d_name);
+        struct stat st;
+        if (stat(path, &st) == 0 && S_ISREG(st.st_mode)) {
+            sum += st.st_size;
+        }
+        mem_free(path);
+    }
+    if (d) {
+        closedir(d);
+    }
+    return sum;
+}
+
+static int wsync_folder_at(const struct wsync_folder *s, int64_t version)
+{
+    for (int i = 0; i < s->n; i++) {
+        if (s->have[i].version == version) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* Removes the oldest until there are `most`. */
+static int wsync_folder_trim(struct wsync_folder *s, int most, struct err *e)
+{
+    while (s->n > most) {
+        char *path = wsync_folder_path(s, s->have[0].version);
+        int rc = fsio_remove_tree(path, e);
+        mem_free(path);
+        if (rc != STATUS_OK) {
+            return rc;
+        }
+        memmove(s->have, s->have + 1, sizeof s->have[0] * (size_t)--s->n);
+    }
+    return STATUS_OK;
+}
+
+int64_t wsync_folder_bytes(const struct wsync_folder *s)
+{
+    int64_t sum = 0;
+
+    for (int i = 0; i < s->n; i++) {
+        sum += s->have[i].bytes;
+    }
+    return sum;
+}
+
+static int wsync_folder_prepare(void *self, int64_t version, struct err *e)
+{
+    struct wsync_folder *s = self;
+    double start = proc_now();
+    char *path;
+    int rc;
+
+    if (s->o.w->version != version) {
+        return ERR(e, STATUS_FAIL, "version %lld is to be published, the trainer has %lld",
+                   (long long)version, (long long)s->o.w->version);
+    }
+    if (wsync_folder_at(s, version) >= 0) {
+        return STATUS_OK;
+    }
+    rc = wsync_folder_trim(s, s->o.keep - 1, e);
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    path = wsync_folder_path(s, version);
+    rc = s->o.train->export_hf(s->o.train->self, path, e);
+    if (rc == STATUS_OK) {
+        s->have[s->n++] = (struct wsync_folder_one){version, wsync_folder_size(path)};
+        s->first = s->first < 0 ? version : s->first;
+        log_info(WSYNC, "weight_sync: version %lld written to %s in %.3f s; %d folders, %.1f MB",
+                 (long long)version, path, proc_now() - start, s->n,
+                 (double)wsync_folder_bytes(s) / 1e6);
+    }
+    mem_free(path);
+    return rc;
+}
+
+/* ---- requests ---- */
+
+static int wsync_folder_before(void *self, int64_t version, int k, struct wsync_request *r,
+                               struct err *e)
+{
+    const struct wsync_folder *s = self;
+
+    if (!s->o.spoil || version != s->first || k > 0) {
+        return STATUS_END;
+    }
+    return wsync_ask(r, "/weights_checker", json_pack("{s:s}", "action", "reset_tensors"), e);
+}
+
+static int wsync_folder_take(void *self, int64_t version, struct wsync_request *r, struct err *e)
+{
+    const struct wsync_folder *s = self;
+    char *path = wsync_folder_path(s, version), label[24];
+    int rc;
+
+    snprintf(label, sizeof label, "%lld", (long long)version);
+    rc = wsync_ask(
+        r, "/update_weights_from_disk",
+        json_pack("{s:s,s:s,s:b}", "model_path", path, "weight_version", label, "flush_cache", 1),
+        e);
+    mem_free(path);
+    return rc;
+}
+
+static int wsync_folder_check(void *self, int64_t version, int k, struct wsync_request *r,
+                              struct err *e)
+{
+    (void)self, (void)version;
+    if (k > 0) {
+        return STATUS_END;
+    }
+    return wsync_ask(r, "/weights_checker", json_pack("{s:s}", "action", "checksum"), e);
+}
+
+/* The trainer's own sums, once for all engines. */
+static int wsync_folder_sums(struct wsync_folder *s, int way, struct err *e)
+{
+    struct map *sums = &s->sums[way];
+    int rc;
+
+    if (s->summed[way] == s->o.w->version) {
+        return STATUS_OK;
+    }
+    map_fini(sums);
+    map_init(sums);
+    rc = wsum_take(s->o.w, &wsync_folder_ways[way], sums, e);
+    s->summed[way] = rc == STATUS_OK ? s->o.w->version : -1;
+    return rc;
+}
+
+/* The answer does not say in which way the engine sums: all its sums equal to ours in one of them
+ * is the proof, and that way is tried first from then on. What is wrong is told as the first sees
+ * it. */
+static int wsync_folder_judge(void *self, int64_t version, int k, const json_t *answer,
+                              struct err *e)
+{
+    struct wsync_folder *s = self;
+    struct err other;
+    int rc = STATUS_FAIL, first = s->way;
+
+    (void)k;
+    if (s->o.w->version != version) {
+        return ERR(e, STATUS_FAIL, "version %lld is to be proven, the trainer has %lld",
+                   (long long)version, (long long)s->o.w->version);
+    }
+    for (int i = 0; i < WSYNC_FOLDER_WAYS && rc == STATUS_FAIL; i++) {
+        int way = (first + i) % WSYNC_FOLDER_WAYS;
+        struct err *to = i == 0 ? e : &other;
+        rc = wsync_folder_sums(s, way, to);
+        rc = rc == STATUS_OK ? wsync_judge_sums(&s->sums[way], answer, NULL, to) : rc;
+        s->way = rc == STATUS_OK ? way : s->way;
+    }
+    return rc;
+}
+
+static void wsync_folder_settled(void *self, int64_t version)
+{
+    struct wsync_folder *s = self;
+    struct err e = {0};
+
+    (void)version;
+    if (wsync_folder_trim(s, s->o.keep, &e) != STATUS_OK) {
+        log_warn(WSYNC, "old weights stay: %s", e.msg);
+    }
+}
+
+/* ---- open and close ---- */
+
+int wsync_folder_open(const struct wsync_folder_opts *o, struct wsync_folder **out, struct err *e)
+{
+    struct wsync_folder *s;
+    char *real;
+    int rc = fsio_mkdirs(o->dir, e);
+
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    real = realpath(o->dir, NULL);
+    if (!real || access(real, W_OK | X_OK) != 0) {
+        rc = ERR(e, STATUS_IO, "weights cannot be written to %s: %s", o->dir, strerror(errno));
+        free(real);
+        return rc;
+    }
+    s = mem_alloc(sizeof *s);
+    s->o = *o;
+    s->o.keep = o->keep < 1 ? 1 : o->keep > WSYNC_FOLDER_MOST ? WSYNC_FOLDER_MOST : o->keep;
+    s->dir = mem_strdup(real);
+    free(real);
+    s->first = -1;
+    for (int i = 0; i < WSYNC_FOLDER_WAYS; i++) {
+        map_init(&s->sums[i]);
+        s->summed[i] = -1;
+    }
+    s->sync = (struct wsync){.prepare = wsync_folder_prepare,
+                             .before = wsync_folder_before,
+                             .take = wsync_folder_take,
+                             .check = wsync_folder_check,
+                             .judge = wsync_folder_judge,
+                             .settled = wsync_folder_settled,
+                             .self = s};
+    rc = wsync_folder_clean(s, e);
+    if (rc != STATUS_OK) {
+        wsync_folder_close(s);
+        return rc;
+    }
+    *out = s;
+    return STATUS_OK;
+}
+
+const struct wsync *wsync_folder_sync(struct wsync_folder *s)
+{
+    return &s->sync;
+}
+
+void wsync_folder_close(struct wsync_folder *s)
+{
+    struct err e = {0};
+
+    if (!s) {
+        return;
+    }
+    if (wsync_folder_trim(s, 0, &e) != STATUS_OK) {
+        log_warn(WSYNC, "weights stay behind: %s", e.msg);
+    }
+    for (int i = 0; i < WSYNC_FOLDER_WAYS; i++) {
+        map_fini(&s->sums[i]);
+    }
+    mem_free(s->dir);
+    mem_free(s);
+}
