@@ -22,7 +22,8 @@ struct serve_opts {
     char *name, *chat_template, *weight_version;
     char *tool_parser, *reasoning_parser, *log_dir;
     int log_level;
-    int64_t context, max_running, max_queued, chunk, seed, interval, max_body, kv_tokens;
+    int64_t weights_fd, context, max_running, max_queued, chunk, seed, interval, max_body,
+        kv_tokens;
     double mem_fraction, drain_s, request_s;
     int defaults; /* 0: the model's, 1: OpenAI's */
 };
@@ -40,6 +41,11 @@ static const struct conf_opt serve_table[] = {
      O(name), "model", NULL},
     {"chat-template", CONF_STR, NULL, NULL, "template file instead of the model's",
      O(chat_template), "model", NULL},
+    {"weights-fd", CONF_INT, NULL, "[0,1048576]",
+     "the weights are those of the run that starts this server, which passes their shared memory "
+     "as "
+     "this descriptor; --hf-checkpoint gives the rest",
+     O(weights_fd), "model", NULL},
     {"sglang-context-length", CONF_INT, NULL, TOKENS,
      "tokens of prompt and response; the model's when unset", O(context), "engine", NULL},
     {"sglang-max-running-requests", CONF_INT, "256", "[1,65536]", "samples decoded together",
@@ -213,7 +219,8 @@ int cmd_serve(int argc, char **argv)
         rc = o.log_dir ? logfile_open(o.log_dir, "serve", &log, &e) : STATUS_OK;
     }
     if (rc == STATUS_OK) {
-        rc = genmodel_open(&m, &o.model, NULL, 0, &e);
+        rc = o.weights_fd == CONF_UNSET ? genmodel_open(&m, &o.model, NULL, 0, &e)
+                                        : genmodel_attach(&m, &o.model, (int)o.weights_fd, &e);
     }
     if (rc == STATUS_OK && o.chat_template) {
         mem_free(m.enc.tmpl);

@@ -24,8 +24,9 @@ const struct conf_opt genmodel_table[] = {
      O(leaves), "machine", NULL},
     {0}};
 
-int genmodel_open(struct genmodel *m, const struct genmodel_opts *o, const struct engine_opts *eo,
-                  int chat, struct err *e)
+/* All but the weights. */
+static int genmodel_prepare(struct genmodel *m, const struct genmodel_opts *o, int chat,
+                            struct err *e)
 {
     struct plan plan;
     int leaves, rc = wfile_open(o->hf_checkpoint, &m->file, e);
@@ -41,11 +42,29 @@ int genmodel_open(struct genmodel *m, const struct genmodel_opts *o, const struc
         rc = promptenc_open(&m->enc, m->file, NULL, chat && wfile_chat_template(m->file) != NULL,
                             NULL, e);
     }
+    return rc;
+}
+
+int genmodel_open(struct genmodel *m, const struct genmodel_opts *o, const struct engine_opts *eo,
+                  int chat, struct err *e)
+{
+    int rc = genmodel_prepare(m, o, chat, e);
+
     if (rc == STATUS_OK) {
         rc = weights_open(m->file, m->dev, 0, 0, &m->w, e);
     }
     if (rc == STATUS_OK && eo) {
         rc = engine_open(m->w, eo, &m->engine, e);
+    }
+    return rc;
+}
+
+int genmodel_attach(struct genmodel *m, const struct genmodel_opts *o, int fd, struct err *e)
+{
+    int rc = genmodel_prepare(m, o, 0, e);
+
+    if (rc == STATUS_OK) {
+        rc = weights_attach(fd, wfile_arch(m->file), m->dev, &m->w, e);
     }
     return rc;
 }

@@ -35,6 +35,9 @@ struct genmodel {
  * On failure m can be closed. */
 int genmodel_open(struct genmodel *m, const struct genmodel_opts *o, const struct engine_opts *eo,
                   int chat, struct err *e);
+/* The same without an engine, over the weights that another process of this host shares under
+ * descriptor `fd`: the model's files give the rest. */
+int genmodel_attach(struct genmodel *m, const struct genmodel_opts *o, int fd, struct err *e);
 void genmodel_close(struct genmodel *m);
 
 #endif

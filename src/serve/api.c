@@ -33,6 +33,7 @@ static const struct http_server_route api_routes[] = {
     {"POST", "/pause_generation", control_pause, 0},
     {"POST", "/continue_generation", control_continue, 0},
     {"POST", "/update_weights_from_disk", control_update_from_disk, 0},
+    {"POST", "/update_weights_from_shared", control_update_from_shared, 0},
     {"POST", "/update_weight_version", control_update_version, 0},
     {"GET", "/get_weight_version", control_get_version, 0},
     {"GET", "/get_weights_by_name", control_get_weights, 0},

@@ -62,7 +62,7 @@ void api_stop(struct api *a); /* NULL is fine */
 http_server_fn sglang_api_generate, openai_api_models, openai_api_completions, openai_api_chat;
 http_server_fn control_health, control_health_generate, control_model_info, control_server_info,
     control_flush, control_abort, control_pause, control_continue, control_update_from_disk,
-    control_update_version, control_get_version, control_get_weights, control_checker,
-    control_release, control_resume, control_metrics;
+    control_update_from_shared, control_update_version, control_get_version, control_get_weights,
+    control_checker, control_release, control_resume, control_metrics;
 
 #endif

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/conf.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -11,6 +12,7 @@
 #include "base/status.h"
 #include "model/weights.h"
 #include "model/wfile.h"
+#include "model/wsum.h"
 #include "net/http_req.h"
 #include "num/device.h"
 #include "num/dtype.h"
@@ -350,6 +352,16 @@ static int control_load(void *arg, struct weights *w, struct err *e)
     return weights_reload(w, control_read_file, arg, e);
 }
 
+/* Weights that a run shares with this server are its own to change. */
+static int control_own_weights(const struct api *a, struct err *e)
+{
+    return a->m.served.w->attached
+               ? ERR(e, STATUS_INPUT,
+                     "the weights are those of the run that started this server (--weights-fd): it "
+                     "alone changes them, and /update_weights_from_shared follows it")
+               : STATUS_OK;
+}
+
 static int control_do_update(struct control_op *op, struct buf *out, struct err *e)
 {
     const char *path = NULL, *label = NULL, *format = NULL;
@@ -365,6 +377,9 @@ static int control_do_update(struct control_op *op, struct buf *out, struct err 
     }
     if (!path) {
         return ERR(e, STATUS_INPUT, "model_path is needed");
+    }
+    if ((rc = control_own_weights(a, e))) {
+        return rc;
     }
     rc = wfile_open(path, &f, e);
     if (rc != STATUS_OK) {
@@ -389,6 +404,44 @@ static int control_do_update(struct control_op *op, struct buf *out, struct err 
 void control_update_from_disk(void *arg, struct http_req *r)
 {
     control_start_success(arg, r, control_do_update);
+}
+
+static int control_follow(void *arg, struct weights *w, struct err *e)
+{
+    const int64_t *version = arg;
+    return weights_follow(w, *version, e);
+}
+
+/* The run that the weights belong to has changed them, and they are that version now. */
+static int control_do_shared(struct control_op *op, struct buf *out, struct err *e)
+{
+    const char *label = NULL;
+    struct api *a = op->a;
+    int64_t version;
+    int abort_all = 0, rc;
+
+    if ((rc = jfield_text(op->body, "weight_version", &label, e)) ||
+        (rc = jfield_bool(op->body, "abort_all_requests", &abort_all, e))) {
+        return rc;
+    }
+    if (!label || conf_parse_int(label, &version) != STATUS_OK || version < 0) {
+        return ERR(e, STATUS_INPUT, "weight_version is not the number of a version, as a text");
+    }
+    rc = service_change(a->service, abort_all ? ENGINE_PAUSE_ABORT : ENGINE_PAUSE_RETRACT,
+                        control_follow, &version, label, e);
+    if (rc == STATUS_OK) {
+        service_flush(a->service);
+        buf_str(out, "{\"success\":true,\"message\":\"Succeeded to update model weights.\","
+                     "\"weight_version\":");
+        jfield_put_text(out, label, strlen(label));
+        buf_char(out, '}');
+    }
+    return rc;
+}
+
+void control_update_from_shared(void *arg, struct http_req *r)
+{
+    control_start_success(arg, r, control_do_shared);
 }
 
 static int control_do_version(struct control_op *op, struct buf *out, struct err *e)
@@ -457,7 +510,7 @@ static int control_tensor(struct weights *w, const char *name, uint16_t **out, i
 static int control_do_weights(struct control_op *op, struct buf *out, struct err *e)
 {
     const char *name = NULL;
-    int64_t most = 100, rows, cols;
+    int64_t most = 100, rows = 0, cols = 0;
     uint16_t *v;
     int rc;
 
@@ -497,29 +550,9 @@ void control_get_weights(void *arg, struct http_req *r)
     control_start(arg, r, control_do_weights);
 }
 
-/* The first 8 bytes of each tensor's SHA-256, by name. */
 static int control_sums(struct weights *w, struct map *sums, struct err *e)
 {
-    for (int i = 0; i < w->nparams; i++) {
-        for (int k = 0; k < w->params[i].nparts; k++) {
-            const char *name = w->params[i].part[k].name;
-            int64_t rows, cols, sum;
-            struct sha256 h;
-            uint8_t digest[32];
-            uint16_t *v;
-            int rc = control_tensor(w, name, &v, &rows, &cols, e);
-            if (rc != STATUS_OK) {
-                return rc;
-            }
-            sha256_init(&h);
-            sha256_update(&h, v, (size_t)(rows * cols) * 2);
-            sha256_final(&h, digest);
-            memcpy(&sum, digest, sizeof sum);
-            map_put(sums, name, strlen(name), sum);
-            mem_unmap(v, (size_t)(rows * cols) * 2);
-        }
-    }
-    return STATUS_OK;
+    return wsum_take(w, &(struct wsum_opts){0}, sums, e);
 }
 
 static int control_noise(void *arg, const char *name, uint16_t *dst, int64_t count, struct err *e)
@@ -564,16 +597,12 @@ static void control_put_checksum(const struct map *sums, struct buf *out)
     char hex[65];
 
     buf_str(out, ",\"ranks\":[{\"checksums\":{");
-    sha256_init(&h);
     for (size_t i = 0; i < sums->count; i++) {
-        sha256_update(&h, sums->entries[i].key, sums->entries[i].len);
-        sha256_update(&h, &sums->entries[i].value, sizeof sums->entries[i].value);
         buf_str(out, i ? "," : "");
         jfield_put_text(out, sums->entries[i].key, sums->entries[i].len);
         buf_printf(out, ":\"%016llx\"", (unsigned long long)sums->entries[i].value);
     }
-    sha256_final(&h, digest);
-    sha256_digits(digest, hex);
+    wsum_total(sums, hex);
     buf_printf(out,
                "},\"per_gpu_checksum\":\"%s\",\"parallelism_info\":[{\"role\":\"target\","
                "\"tp_rank\":0,\"tp_size\":1,\"dp_rank\":0,\"dp_size\":1,\"pp_rank\":0,"
@@ -586,21 +615,47 @@ static void control_put_checksum(const struct map *sums, struct buf *out)
     buf_printf(out, ",\"per_engine_checksum\":\"%s\"", hex);
 }
 
+/* miles_draw: only some tensors, the same for everybody who names the seed. */
+static int control_draw(const json_t *body, struct wsum_opts *o, struct err *e)
+{
+    const json_t *draw = jfield_get(body, "miles_draw");
+    int64_t seed = 0;
+    int rc;
+
+    memset(o, 0, sizeof *o);
+    if (!draw) {
+        return STATUS_OK;
+    }
+    if (!json_is_object(draw)) {
+        return ERR(e, STATUS_INPUT, "miles_draw is not an object of seed and bytes");
+    }
+    if ((rc = jfield_int(draw, "seed", 0, INT64_MAX, &seed, e)) ||
+        (rc = jfield_int(draw, "bytes", 0, INT64_MAX, &o->bytes, e))) {
+        return rc;
+    }
+    o->seed = (uint64_t)seed;
+    return STATUS_OK;
+}
+
 static int control_do_checker(struct control_op *op, struct buf *out, struct err *e)
 {
     const char *action = "checksum";
     struct api *a = op->a;
+    struct wsum_opts draw;
     struct map now;
     int rc;
 
-    rc = jfield_text(op->body, "action", &action, e);
-    if (rc != STATUS_OK) {
+    if ((rc = jfield_text(op->body, "action", &action, e)) ||
+        (rc = control_draw(op->body, &draw, e))) {
         return rc;
     }
     if (a->m.served.w->dropped) {
         return ERR(e, STATUS_AGAIN, "the memory of the weights is released");
     }
     if (strcmp(action, "reset_tensors") == 0) {
+        if ((rc = control_own_weights(a, e))) {
+            return rc;
+        }
         rc = service_change(a->service, ENGINE_PAUSE_RETRACT, control_scramble, NULL, NULL, e);
         if (rc == STATUS_OK) {
             buf_str(out, "{\"success\":true,\"message\":\"Success.\"}");
@@ -611,8 +666,14 @@ static int control_do_checker(struct control_op *op, struct buf *out, struct err
         strcmp(action, "checksum") != 0) {
         return ERR(e, STATUS_INPUT, "unknown action %.40s", action);
     }
+    if (strcmp(action, "checksum") != 0) {
+        memset(&draw, 0, sizeof draw);
+    }
     map_init(&now);
-    rc = control_sums(a->m.served.w, &now, e);
+    rc = wsum_take(a->m.served.w, &draw, &now, e);
+    if (rc == STATUS_OK && !weights_steady(a->m.served.w)) {
+        rc = ERR(e, STATUS_AGAIN, "the weights changed while they were summed");
+    }
     if (rc == STATUS_OK && strcmp(action, "compare") == 0) {
         rc = a->sums ? control_compare(a->sums, &now, e)
                      : ERR(e, STATUS_INPUT, "there is no snapshot to compare with");
@@ -621,6 +682,8 @@ static int control_do_checker(struct control_op *op, struct buf *out, struct err
         buf_str(out, "{\"success\":true,\"message\":\"Success.\"");
         if (strcmp(action, "checksum") == 0) {
             control_put_checksum(&now, out);
+            buf_str(out, ",\"weight_version\":");
+            jfield_put_text(out, service_label(a->service), strlen(service_label(a->service)));
         }
         buf_char(out, '}');
     }
@@ -748,10 +811,13 @@ static int control_do_release(struct control_op *op, struct buf *out, struct err
     int kv, weights, rc = control_tags(op->body, &kv, &weights, e);
 
     (void)out;
+    if (rc == STATUS_OK && weights && jfield_get(op->body, "tags")) {
+        rc = control_own_weights(op->a, e);
+    }
     if (rc == STATUS_OK && kv) {
         rc = service_release(op->a->service, e);
     }
-    if (rc == STATUS_OK && weights) {
+    if (rc == STATUS_OK && weights && !op->a->m.served.w->attached) {
         rc = control_drop_weights(op->a, e);
     }
     return rc;

@@ -607,7 +607,7 @@ static void service_cancel_calls(struct service *s)
 /* Waits until there is something to do and takes the work that others gave. 0: the service ends. */
 static int service_wait(struct service *s, struct service_work **work, int *kick)
 {
-    int idle = !s->engine || s->paused || !engine_busy(s->engine), go;
+    int idle = !s->engine || s->paused || !weights_steady(s->m.w) || !engine_busy(s->engine), go;
 
     pthread_mutex_lock(&s->mu);
     while (idle && !s->work && !s->kick && !s->stop) {

@@ -62,6 +62,8 @@ static const struct fuzz_body_seed fuzz_body_seeds[] = {
     {"/update_weights_from_disk", "{\"model_path\":\"/nowhere\",\"weight_version\":\"2\","
                                   "\"abort_all_requests\":true,\"load_format\":null}"},
     {"/weights_checker", "{\"action\":\"checksum\"}"},
+    {"/weights_checker", "{\"action\":\"checksum\",\"miles_draw\":{\"seed\":1,\"bytes\":9999}}"},
+    {"/update_weights_from_shared", "{\"weight_version\":\"3\"}"},
     {"/release_memory_occupation", "{\"tags\":[\"kv_cache\",\"weights\"]}"},
     {"/resume_memory_occupation", "{\"tags\":[\"kv_cache\"]}"},
 };

@@ -8,7 +8,7 @@
 #ifndef TESTS_SERVE_SERVEKIT_H
 #define TESTS_SERVE_SERVEKIT_H
 
-#include "model/tinymodel.h"
+#include "model/sharedmodel.h"
 
 #include <jansson.h>
 #include <pthread.h>
@@ -25,6 +25,8 @@ static const struct tinymodel_spec servekit_spec = {
 static char servekit_dir[2][256]; /* two models of one shape */
 static const char
     *servekit_generation; /* generation_config.json of servers to be started, or NULL */
+
+static int servekit_fd = -1; /* shared weights that servers to be started attach; -1: none */
 
 static const char servekit_template[] =
     "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}\n{% endfor %}"
@@ -83,7 +85,11 @@ static inline void servekit_start(struct servekit *k, const struct api_opts *opt
     struct buf b;
 
     memset(k, 0, sizeof *k);
-    tinymodel_open(&k->m, servekit_dir[0], "cpu", "auto", 1, 2, 0, 0);
+    if (servekit_fd < 0) {
+        tinymodel_open(&k->m, servekit_dir[0], "cpu", "auto", 1, 2, 0, 0);
+    } else {
+        sharedmodel_attach(&k->m, servekit_dir[0], servekit_fd, "auto", 2);
+    }
     buf_init(&b, 1 << 20);
     servekit_tokenizer(&b);
     assert_ok(tokenizer_open(b.data, &k->tok, &e), &e);

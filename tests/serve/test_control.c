@@ -57,7 +57,7 @@ static void update(int which, const char *version)
 static void test_weights(void **state)
 {
     json_t *want[2], *o;
-    int tensors = 0, status;
+    int status;
 
     (void)state;
     want[0] = servekit_ok(&kit, "/generate", ASK);
@@ -84,13 +84,10 @@ static void test_weights(void **state)
                     "{\"name\":\"model.norm.weight\",\"truncate_size\":5}");
     assert_int_equal(json_array_size(o), 5);
     json_decref(o);
-    for (int i = 0; i < kit.m.w->nparams; i++) {
-        tensors += kit.m.w->params[i].nparts;
-    }
     o = servekit_ok(&kit, "/weights_checker", "");
     assert_int_equal(json_object_size(servekit_at(json_array_get(servekit_at(o, "ranks", NULL), 0),
                                                   "checksums", NULL)),
-                     tensors);
+                     kit.m.w->nparams);
     assert_int_equal(strlen(servekit_text(o, "per_engine_checksum", NULL)), 64);
     json_decref(o);
     o = servekit_ok(&kit, "/get_weights_by_name",
@@ -293,6 +290,7 @@ static void test_information(void **state)
 
     (void)state;
     json_decref(servekit_ok(&kit, "/generate", ASK));
+    servekit_idle(&kit); /* the step that gave the answer is over, and counted */
     o = servekit_get(&kit, "/get_server_info", &status);
     assert_int_equal(json_integer_value(servekit_at(o, "context_length", NULL)), SERVEKIT_CONTEXT);
     assert_int_equal(json_array_size(servekit_at(o, "internal_states", NULL)), 1);
