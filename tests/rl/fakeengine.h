@@ -472,8 +472,12 @@ static inline void fakeengine_open(struct fakeengine_host *h, int n)
     }
     h->host = (struct port_http_host){fakeengine_host_start, fakeengine_host_alive,
                                       fakeengine_host_url, fakeengine_host_kill, h};
-    h->sync = (struct wsync){fakeengine_prepare,    fakeengine_sync_take,    fakeengine_sync_check,
-                             fakeengine_sync_judge, fakeengine_sync_settled, h};
+    h->sync = (struct wsync){.prepare = fakeengine_prepare,
+                             .take = fakeengine_sync_take,
+                             .check = fakeengine_sync_check,
+                             .judge = fakeengine_sync_judge,
+                             .settled = fakeengine_sync_settled,
+                             .self = h};
 }
 
 static inline void fakeengine_close(struct fakeengine_host *h)
