@@ -50,6 +50,23 @@ static int region_map(struct region *r, int prot, struct err *e)
     return STATUS_OK;
 }
 
+/* Backs all of it. Where a huge page could be, one small page is enough to ask for it; what the
+ * kernel does not give comes in small pages. */
+static int region_back(const struct region *r, struct err *e)
+{
+    int why = 0;
+
+    for (size_t at = 0; at < r->size && !why; at += REGION_HUGE) {
+        why = posix_fallocate(r->fd, (off_t)at, 4096);
+    }
+    if (!why) {
+        madvise(r->base, r->size, MADV_COLLAPSE);
+        why = posix_fallocate(r->fd, 0, (off_t)r->size);
+    }
+    return why ? ERR(e, STATUS_NOMEM, "no memory for %zu shared bytes: %s", r->size, strerror(why))
+               : STATUS_OK;
+}
+
 /* From here on the size stays, and other mappings can only be read. */
 static int region_seal(const struct region *r, struct err *e)
 {
@@ -62,7 +79,7 @@ static int region_seal(const struct region *r, struct err *e)
 
 int region_create(struct region *r, const char *name, size_t bytes, struct err *e)
 {
-    int rc, why;
+    int rc;
 
     memset(r, 0, sizeof *r);
     r->size = (bytes + REGION_HUGE - 1) / REGION_HUGE * REGION_HUGE;
@@ -80,11 +97,10 @@ int region_create(struct region *r, const char *name, size_t bytes, struct err *
     }
     rc = region_map(r, PROT_READ | PROT_WRITE, e);
     if (rc == STATUS_OK) {
-        madvise(r->base, r->size, MADV_COLLAPSE); /* what it does not give comes in small pages */
-        why = posix_fallocate(r->fd, 0, (off_t)r->size);
-        rc =
-            why ? ERR(e, STATUS_NOMEM, "no memory for %zu shared bytes: %s", r->size, strerror(why))
-                : region_seal(r, e);
+        rc = region_back(r, e);
+    }
+    if (rc == STATUS_OK) {
+        rc = region_seal(r, e);
     }
     if (rc != STATUS_OK) {
         region_close(r);
