@@ -129,6 +129,7 @@ struct fakeport {
     double lr[64];                         /* of the first steps */
     int64_t first_tokens[64];              /* tokens the step was given */
     int exact_samples[64], with_old[64];   /* samples of the step that are exact, have old */
+    int on_policy[64], with_train[64];     /* that are of the trainer's weights, have train */
     int64_t saved_iteration[FAKEPORT_SAVES];
     char *saved_state[FAKEPORT_SAVES];
     char export_dir[256];
@@ -254,7 +255,7 @@ static inline int fakeport_step(void *self, struct train_sample *s, int n,
     loss_sums_init(&r->sums);
     f->lr[k] = h->lr;
     f->first_tokens[k] = 0;
-    f->exact_samples[k] = f->with_old[k] = 0;
+    f->exact_samples[k] = f->with_old[k] = f->on_policy[k] = f->with_train[k] = 0;
     fakeport_digest(f, h, sizeof *h);
     for (int i = 0; i < n; i++) {
         size_t m = (size_t)s[i].response;
@@ -276,6 +277,8 @@ static inline int fakeport_step(void *self, struct train_sample *s, int n,
         f->first_tokens[k] += s[i].response;
         f->exact_samples[k] += s[i].exact;
         f->with_old[k] += s[i].old != NULL;
+        f->on_policy[k] += s[i].on_policy;
+        f->with_train[k] += s[i].train && s[i].old == s[i].roll;
         r->tokens += s[i].response;
         r->rows += s[i].response + s[i].prompt;
     }

@@ -588,7 +588,26 @@ static void old_policy(void **state)
     assert_int_equal(r.f.scored, 2);
     assert_int_equal(r.f.exact_samples[0], 0);
     assert_int_equal(r.f.with_old[0], 12);
+    assert_int_equal(r.f.on_policy[0], 12);
+    assert_int_equal(r.f.with_train[0], 0);
     run_close(&r);
+    /* the engine's log-probs are the old policy, and only figures need the trainer's */
+    for (int figures = 0; figures < 2; figures++) {
+        run_open(&r, 1,
+                 figures ? ARGS("--num-rollout", "1", "--use-rollout-logprobs",
+                                "--num-steps-per-rollout", "3", "--get-mismatch-metrics",
+                                "--custom-tis-function-path", "mis")
+                         : ARGS("--num-rollout", "1", "--use-rollout-logprobs",
+                                "--num-steps-per-rollout", "3"));
+        r.f.exact = 0;
+        assert_ok(run_go(&r), &e);
+        assert_int_equal(r.f.scored, figures);
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(r.f.with_train[i], figures ? 4 : 0);
+            assert_int_equal(r.f.on_policy[i], i ? 0 : 4); /* the weights move */
+        }
+        run_close(&r);
+    }
     run_open(&r, 1, ARGS("--num-rollout", "2", "--use-kl-loss", "--kl-loss-coef", "0.1"));
     assert_ok(run_go(&r), &e);
     assert_int_equal(r.f.scored_ref, 2);
