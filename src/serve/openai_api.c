@@ -208,6 +208,8 @@ static void openai_api_text_list(const struct gencall *g, struct buf *b,
             buf_str(b, "null");
         } else if (which == 1) {
             jfield_put_float(b, i < 0 ? r->prompt_logps[at] : r->logps[i]);
+        } else if (r->top == 0) {
+            buf_str(b, "{}");
         } else if (i < 0) {
             openai_api_top_map(g, b, r->prompt_top_ids + at * r->top,
                                r->prompt_top_logps + at * r->top, r->top);

@@ -51,6 +51,7 @@ static const struct fuzz_body_seed fuzz_body_seeds[] = {
      "\"frequency_penalty\":1,\"logit_bias\":{\"3\":-100},\"user\":\"u\"}"},
     {"/v1/completions", "{\"prompt\":[\"ab\",[3,4]],\"echo\":true,\"logprobs\":1,\"max_tokens\":2,"
                         "\"seed\":4,\"stop\":\"x\",\"n\":2}"},
+    {"/v1/completions", "{\"prompt\":\"abc\",\"echo\":true,\"logprobs\":0,\"max_tokens\":2}"},
     {"/v1/completions", "{\"prompt\":\"abc\",\"stream\":true,\"max_tokens\":4,\"temperature\":0,"
                         "\"top_p\":0.5,\"suffix\":null}"},
     {"/abort_request", "{\"rid\":\"x\",\"abort_all\":false}"},

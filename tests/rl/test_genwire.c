@@ -150,8 +150,8 @@ static void test_versions(void **state)
 {
     static const char *const more[] = {
         ",\"weight_versions\":[{\"version\":\"12\",\"start\":0,\"end\":1}]",
-        ",\"weight_versions\":[{\"version\":\"11\",\"start\":0,\"end\":1},"
-        "{\"version\":\"12\",\"start\":1,\"end\":2}]",
+        (",\"weight_versions\":[{\"version\":\"11\",\"start\":0,\"end\":1},"
+         "{\"version\":\"12\",\"start\":1,\"end\":2}]"),
         ",\"miles_mixed_tokens\":1"};
     struct genwire_sample s;
     struct err e;
