@@ -619,6 +619,7 @@ static void port_http_event(struct port_http *p, const struct http_client_event 
         port_http_answered(p, k, ev);
     } else if (!k->stale) {
         port_engine_event(p, k, ev);
+        p->look = 1;
     }
     mem_free(k);
 }
@@ -629,9 +630,10 @@ static void port_http_tick(struct port_http *p)
     struct port_http_link *x, *next;
     int up = 0;
 
-    if (away < PORT_HTTP_TICK_S) {
+    if (away < PORT_HTTP_TICK_S && !p->look) {
         return;
     }
+    p->look = 0;
     /* The caller was busy with something else: that is no engine's fault. */
     for (int i = 0; away > 1.0 && i < p->o.nengines; i++) {
         p->engines[i].deadline += away;
