@@ -184,7 +184,7 @@ enum { CLIENTS = 3, ROUNDS = 5 };
 
 struct client {
     pthread_t thread;
-    atomic_int *stop;
+    atomic_int *stop, *done;
     int answers, wrong;
     json_t *const *want; /* of each version, or NULL */
     int64_t first;
@@ -206,8 +206,20 @@ static void *client_run(void *arg)
             c->wrong += status != 200;
         }
         json_decref(o);
+        atomic_fetch_add(c->done, 1);
     }
     return NULL;
+}
+
+/* Until every client has had an answer that it asked for after this. */
+static void wait_for_answers(atomic_int *done)
+{
+    int want = atomic_load(done) + 2 * CLIENTS;
+
+    for (double end = proc_now() + 120; proc_now() < end && atomic_load(done) < want;) {
+        netpeer_sleep(0.01);
+    }
+    assert_true(atomic_load(done) >= want);
 }
 
 static void test_under_load(void **state)
@@ -217,7 +229,7 @@ static void test_under_load(void **state)
     struct client c[CLIENTS];
     json_t *want[ROUNDS];
     int64_t first = trainer.m.w->version;
-    atomic_int stop = 0;
+    atomic_int stop = 0, done = 0;
     struct err e = {0};
     int answers = 0;
 
@@ -226,18 +238,18 @@ static void test_under_load(void **state)
     publish(wsync_shared_sync(s), first);
     want[0] = private_answer();
     for (int i = 0; i < CLIENTS; i++) {
-        c[i] = (struct client){.stop = &stop, .want = want, .first = first};
+        c[i] = (struct client){.stop = &stop, .done = &done, .want = want, .first = first};
         assert_int_equal(pthread_create(&c[i].thread, NULL, client_run, &c[i]), 0);
     }
     for (int i = 1; i < ROUNDS; i++) {
-        netpeer_sleep(0.05);
+        wait_for_answers(&done);
         json_decref(servekit_ok(&kit, "/pause_generation", "{\"mode\":\"retract\"}"));
         sharedmodel_step(&trainer);
         want[i] = private_answer();
         publish(wsync_shared_sync(s), first + i);
         json_decref(servekit_ok(&kit, "/continue_generation", "{}"));
     }
-    netpeer_sleep(0.05);
+    wait_for_answers(&done);
     atomic_store(&stop, 1);
     for (int i = 0; i < CLIENTS; i++) {
         pthread_join(c[i].thread, NULL);
