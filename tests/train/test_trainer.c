@@ -262,6 +262,8 @@ static void corrections_change_no_bit(void **state)
             check_way(&want, 0, "cpu", "auto", 2 - i % 2, &o, i, 0);
         }
         if (k) {
+            const double *m = want.metrics[0] + LOSS_MIS;
+            assert_true(m[MIS_FINAL_MEAN] != m[MIS_RATIO_MEAN]); /* normalised */
             assert_true(memcmp(want.state, plain, want.bytes) != 0);
             mem_free(plain);
         }
