@@ -19,6 +19,9 @@
 #include "rl/port_native.h"
 #include "rl/promptenc.h"
 #include "rl/prompts.h"
+#include "run/cmdline.h"
+#include "run/engines.h"
+#include "run/place.h"
 #include "run/runfolder.h"
 #include "train/ckpt.h"
 
@@ -36,6 +39,7 @@ struct train_prompts {
 struct train {
     struct conf *conf;
     struct train_opts o;
+    struct place_opts place;
     struct wfile *file, *ref_file;
     struct device *dev;
     struct weights *shape; /* of w: what memory is planned with */
@@ -48,9 +52,13 @@ struct train {
     struct port_native ports;
     int ports_open;
     struct runfolder *run;
+    char *run_dir;
+    json_t *manifest;
+    struct engines *engines; /* in processes of their own, or NULL */
     struct engine_opts engine;
     struct trainer_opts trainer;
-    int rollout;                      /* samples are drawn here */
+    int rollout;                      /* samples are drawn */
+    int remote;                       /* and not in this process */
     int64_t planned;                  /* bytes */
     struct train_prompts train, eval; /* eval: all sets */
     struct train_prompts *reading;    /* of the set being read */
@@ -104,7 +112,8 @@ static int train_has_ref(const struct train_opts *o)
 
 static int train_open_model(struct train *t, struct err *e)
 {
-    int rc = weights_open(t->file, t->dev, train_use(&t->o), t->positions, &t->w, e);
+    int use = train_use(&t->o) | (t->remote ? engines_use(&t->place, &t->o) : 0);
+    int rc = weights_open(t->file, t->dev, use, t->positions, &t->w, e);
     if (rc == STATUS_OK && train_has_ref(&t->o)) {
         rc = weights_open(t->file, t->dev, 0, t->positions, &t->ref, e);
     }
@@ -219,6 +228,7 @@ static int train_open_hubs(struct train *t, struct err *e)
     struct hub_opts h;
     int rc = STATUS_OK;
 
+    place_hide(args);
     memset(&h, 0, sizeof h);
     h.rm_type = o->rm_type;
     h.custom_rm_path = o->custom_rm_path;
@@ -280,6 +290,7 @@ static int train_port_opts(struct train *t, struct err *e)
     int64_t longest, samples = o->rollout_batch_size * o->n_samples_per_prompt;
 
     t->rollout = !o->debug_train_only && !o->load_debug_rollout_data;
+    t->remote = t->rollout && t->place.backend != PLACE_IN_PROCESS;
     if (t->nevals &&
         (int64_t)t->eval.longest + t->eval.response > (int64_t)most->longest + most->response) {
         most = &t->eval;
@@ -331,6 +342,21 @@ static int64_t train_engine_bytes(const struct train *t, const struct train_prom
     return engine_bytes(t->shape, &t->engine, (int)samples, p->running / (double)p->n);
 }
 
+/* Engines of their own are not in the sum: they may take less, and be elsewhere. */
+static void train_plan_rollout(struct train *t, int64_t bytes)
+{
+    if (!t->remote) {
+        train_plan_row(t, "rollout: KV pages, activations, logits", bytes);
+    } else if (t->place.backend == PLACE_MILES && !t->place.external) {
+        log_info(TRAIN,
+                 "memory plan: beside that, %d engines share up to %.1f MiB of KV pages, "
+                 "activations and logits",
+                 t->place.nengines, (double)bytes / 1048576.0);
+    } else {
+        log_info(TRAIN, "memory plan: what %d engines take is not planned here", t->place.nengines);
+    }
+}
+
 /* The most memory the run will hold, from the functions that size what will be allocated. */
 static void train_plan(struct train *t)
 {
@@ -356,7 +382,7 @@ static void train_plan(struct train *t)
     if (t->rollout) {
         int64_t train = train_engine_bytes(t, &t->train, o->over_sampling_batch_size);
         int64_t eval = train_engine_bytes(t, &t->eval, t->eval.n);
-        train_plan_row(t, "rollout: KV pages, activations, logits", train > eval ? train : eval);
+        train_plan_rollout(t, train > eval ? train : eval);
     }
     train_plan_row(t, "program, tokenizer, prompts", mem_resident());
     log_info(TRAIN, "memory plan: %9.1f MiB  in all", (double)t->planned / 1048576.0);
@@ -365,7 +391,8 @@ static void train_plan(struct train *t)
 static int train_open_ports(struct train *t, struct err *e)
 {
     t->ports_open = 1;
-    return port_native_open(&t->ports, t->w, t->ref, t->file, t->rollout ? &t->engine : NULL,
+    return port_native_open(&t->ports, t->w, t->ref, t->file,
+                            t->rollout && !t->remote ? &t->engine : NULL,
                             t->o.debug_rollout_only ? NULL : &t->trainer, e);
 }
 
@@ -406,26 +433,63 @@ static int train_open_run(struct train *t, struct err *e)
     const struct train_opts *o = &t->o;
     json_t *config = json_pack("{s:o,s:o}", "options", conf_dump_json(t->conf), "sources",
                                conf_dump_sources(t->conf));
-    json_t *manifest = plan_manifest(&t->dev->plan);
-    char *dir = o->run_dir ? mem_strdup(o->run_dir)
-                : o->save  ? fsio_join(o->save, "run")
-                           : runfolder_default();
+    json_t *manifest;
     int rc;
 
+    t->manifest = plan_manifest(&t->dev->plan);
+    t->run_dir = o->run_dir ? mem_strdup(o->run_dir)
+                 : o->save  ? fsio_join(o->save, "run")
+                            : runfolder_default();
+    manifest = json_deep_copy(t->manifest);
+    place_hide(json_object_get(config, "options"));
     json_object_set_new(manifest, "version", json_string(MILES_VERSION));
     json_object_set_new(manifest, "device", json_string(t->dev->name));
     json_object_set_new(manifest, "isa", json_string(t->dev->isa));
     if (t->w->positions != t->w->arch.max_positions) { /* a stretched rope's bits depend on it */
         json_object_set_new(manifest, "positions", json_integer(t->w->positions));
     }
-    rc = runfolder_open(dir, config, manifest, t->start, &t->run, e);
+    rc = runfolder_open(t->run_dir, config, manifest, t->start, &t->run, e);
     if (rc == STATUS_OK) {
         log_info(TRAIN, "%s, %.1fM parameters, %s on %d threads, run folder %s", t->w->arch.family,
-                 (double)weights_count(t->w) / 1e6, t->dev->isa, pool_size(t->dev->pool), dir);
+                 (double)weights_count(t->w) / 1e6, t->dev->isa, pool_size(t->dev->pool),
+                 t->run_dir);
     }
     json_decref(config);
     json_decref(manifest);
-    mem_free(dir);
+    return rc;
+}
+
+static int train_open_engines(struct train *t, struct err *e)
+{
+    struct engines_opts g = {.place = &t->place,
+                             .train = &t->o,
+                             .w = t->w,
+                             .trainer = &t->ports.train,
+                             .manifest = t->manifest,
+                             .run_dir = t->run_dir,
+                             .max_running = t->engine.max_running,
+                             .max_context = t->engine.max_context,
+                             .world = world_system()};
+    return t->remote ? engines_open(&g, &t->engines, e) : STATUS_OK;
+}
+
+/* Where samples are drawn; flags for other programs are checked as those would. */
+static int train_place(struct train *t, struct err *e)
+{
+    struct place_run r = {0, 0, -1};
+    struct cmdline words = {0};
+    int rc = place_resolve(&t->place, &t->o, e);
+
+    if (rc == STATUS_OK && t->place.backend == PLACE_MILES && !t->place.external) {
+        rc = place_engine_words(&t->place, &t->o, &r, &words, e);
+        rc = rc == STATUS_OK ? cmd_serve_check(words.n, words.v, e) : rc;
+        cmdline_fini(&words);
+    }
+    if (rc == STATUS_OK && t->place.use_router) {
+        place_router_words(&t->place, &words);
+        rc = cmd_router_check(words.n, words.v, e);
+        cmdline_fini(&words);
+    }
     return rc;
 }
 
@@ -438,7 +502,7 @@ static int train_run(struct train *t, struct err *e)
 
     memset(&c, 0, sizeof c);
     c.o = &t->o;
-    c.rollout = t->ports.engine ? &t->ports.rollout : NULL;
+    c.rollout = t->engines ? engines_port(t->engines) : t->ports.engine ? &t->ports.rollout : NULL;
     c.train = t->ports.trainer ? &t->ports.train : NULL;
     c.hub = t->hub;
     c.eval_hub = t->eval_hub;
@@ -470,6 +534,7 @@ static int train_run(struct train *t, struct err *e)
 
 static void train_close(struct train *t)
 {
+    engines_close(t->engines);
     if (t->ports_open) {
         port_native_close(&t->ports);
     }
@@ -488,7 +553,9 @@ static void train_close(struct train *t)
     device_close(t->dev);
     wfile_close(t->file);
     json_decref(t->state);
+    json_decref(t->manifest);
     runfolder_close(t->run);
+    mem_free(t->run_dir);
 }
 
 static int train_all(struct train *t, struct err *e)
@@ -496,6 +563,9 @@ static int train_all(struct train *t, struct err *e)
     int rc = train_opts_validate(&t->o, e);
     if (rc == STATUS_OK && !t->o.hf_checkpoint) {
         rc = ERR(e, STATUS_INPUT, "--hf-checkpoint is needed");
+    }
+    if (rc == STATUS_OK) {
+        rc = train_place(t, e);
     }
     if (rc == STATUS_OK && t->o.save) {
         rc = fsio_mkdirs(t->o.save, e);
@@ -535,6 +605,9 @@ static int train_all(struct train *t, struct err *e)
     if (rc == STATUS_OK) {
         rc = train_open_run(t, e);
     }
+    if (rc == STATUS_OK) {
+        rc = train_open_engines(t, e);
+    }
     return rc == STATUS_OK ? train_run(t, e) : rc;
 }
 
@@ -547,6 +620,7 @@ int cmd_train(int argc, char **argv)
     world_system();
     t->conf = conf_new();
     conf_add(t->conf, train_opts_table, &t->o);
+    conf_add(t->conf, place_table, &t->place);
     conf_add_known(t->conf, known_flags);
     rc = conf_parse(t->conf, argc - 1, argv + 1, &e);
     if (rc == STATUS_END) {

@@ -11,8 +11,6 @@ static const struct conf_known known_flags[] = {
     {"actor-num-gpus-per-node", CONF_INT, "8"},
     {"critic-num-nodes", CONF_INT, NULL},
     {"critic-num-gpus-per-node", CONF_INT, NULL},
-    {"rollout-num-gpus", CONF_INT, NULL},
-    {"rollout-num-gpus-per-engine", CONF_INT, "1"},
     {"num-gpus-per-node", CONF_INT, "8"},
     {"offload", CONF_SWITCH, NULL},
     {"offload-train", CONF_BOOL, NULL},
@@ -103,10 +101,7 @@ static const struct conf_known known_flags[] = {
     {"pause-generation-mode", CONF_STR, "retract"},
     {"keep-old-actor", CONF_SWITCH, NULL},
     {"rollout-data-postprocess-path", CONF_STR, NULL},
-    {"rollout-external", CONF_SWITCH, NULL},
-    {"rollout-external-engine-addrs", CONF_STRS, NULL},
     {"update-weight-transfer-mode", CONF_STR, "broadcast"},
-    {"update-weight-disk-dir", CONF_STR, NULL},
     {"update-weight-local-checkpoint-dir", CONF_STR, NULL},
     {"update-weight-delta-encoding", CONF_STR, "xor"},
     {"update-weight-delta-checksum", CONF_STR, "xxh3-128"},
@@ -219,10 +214,7 @@ static const struct conf_known known_flags[] = {
     {"mtp-loss-scaling-factor", CONF_FLOAT, "0.2"},
     {"enable-mtp-training", CONF_SWITCH, NULL},
     /* Fault tolerance */
-    {"use-fault-tolerance", CONF_SWITCH, NULL},
     {"ft-components", CONF_STRS, "rollout"},
-    {"rollout-health-check-interval", CONF_FLOAT, "30"},
-    {"rollout-health-check-timeout", CONF_FLOAT, "30"},
     {"rollout-health-check-first-wait", CONF_FLOAT, "0"},
     {"trainer-heartbeat-checker-interval", CONF_FLOAT, "10"},
     {"trainer-heartbeat-checker-timeout", CONF_FLOAT, "10"},
@@ -284,7 +276,6 @@ static const struct conf_known known_flags[] = {
     {"memory-snapshot-num-steps", CONF_INT, NULL},
     {"memory-recorder", CONF_STR, "torch"},
     {"profile-target", CONF_STRS, "train_overall"},
-    {"check-weight-update-equal", CONF_SWITCH, NULL},
     {"check-weight-update-selector", CONF_STR, "all"},
     {"check-weight-update-skip-list", CONF_STRS, NULL},
     {"check-weight-update-allow-quant-error", CONF_SWITCH, NULL},
@@ -309,7 +300,6 @@ static const struct conf_known known_flags[] = {
     {"ci-inject-rollout-data-start-rollout-id", CONF_INT, NULL},
     {"ci-inject-rollout-data-min-match-ratio", CONF_FLOAT, "0.9"},
     /* Misc */
-    {"use-miles-router", CONF_SWITCH, NULL},
     {"miles-router-timeout", CONF_FLOAT, NULL},
     {"miles-router-max-connections", CONF_INT, NULL},
     {"miles-router-health-check-failure-threshold", CONF_INT, "3"},
@@ -321,11 +311,6 @@ static const struct conf_known known_flags[] = {
     {"custom-agent-function-path", CONF_STR, NULL},
     {"max-seq-len", CONF_INT, NULL},
     /* Engine and router */
-    {"sglang-router-ip", CONF_STR, NULL},
-    {"sglang-router-port", CONF_INT, NULL},
-    {"sglang-router-policy", CONF_STR, NULL},
-    {"sglang-router-request-timeout-secs", CONF_INT, "14400"},
-    {"sglang-server-concurrency", CONF_INT, "512"},
     {"sglang-config", CONF_STR, NULL},
     /* Megatron */
     {"tensor-model-parallel-size", CONF_INT, "1"},
@@ -381,9 +366,7 @@ static const struct conf_known known_flags[] = {
     /* whole families, passed on to other programs; last, so that exact names win */
     {"moe-*", CONF_STRS, NULL},
     {"fp4-*", CONF_STRS, NULL},
-    {"router-*", CONF_STRS, NULL},
     {"eval-sglang-*", CONF_STRS, NULL},
-    {"sglang-*", CONF_STRS, NULL},
     {0}};
 
 #endif

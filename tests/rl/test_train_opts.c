@@ -354,7 +354,7 @@ static void tables_agree(void **state)
     assert_true(known > 300);
     assert_true(options > 100);
     refused(BASE "--use-wandb", STATUS_UNSUPPORTED, "--use-wandb is known, not supported yet");
-    refused(BASE "--sglang-attention-backend fa3", STATUS_UNSUPPORTED, "known");
+    refused(BASE "--moe-router-topk 2", STATUS_UNSUPPORTED, "known");
     assert_ok(run(BASE "--tensor-model-parallel-size 1 --actor-num-nodes 1 --colocate"), &e);
 }
 

@@ -1,0 +1,430 @@
+/* Owns the options that say where samples are drawn, and the command lines that follow from them.
+ */
+#include "run/place.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/status.h"
+#include "base/thread.h"
+#include "rl/port_http.h"
+#include "rl/train_opts.h"
+#include "run/cmdline.h"
+#include "run/launch.h"
+
+#define PLACE_DRAIN_S "5"  /* when a run ends, nothing is running */
+#define PLACE_QUEUE   8192 /* of `miles serve`: samples it takes at once */
+
+#define O(f)    offsetof(struct place_opts, f)
+#define SECONDS "(0,1e9]"
+const struct conf_opt place_table[] = {
+    {"rollout-backend", CONF_CHOICE, NULL, "in-process|miles|sglang",
+     "who samples: the trainer's own process, `miles serve`, or SGLang; unset: in-process, but "
+     "`miles` with --rollout-num-gpus and without --colocate, and `sglang` with --rollout-external",
+     O(backend), "engines", NULL},
+    {"rollout-num-gpus", CONF_INT, NULL, "[1,65536]",
+     "GPUs of all engines together; on a machine without: equal shares of its cores", O(num_gpus),
+     "engines", NULL},
+    {"rollout-num-gpus-per-engine", CONF_INT, "1", "[1,65536]",
+     "of one engine: there are as many engines as the quotient says", O(gpus_per_engine), "engines",
+     NULL},
+    {"rollout-threads-per-engine", CONF_INT, "0", "[0,4096]",
+     "threads of an engine; 0: the usable cores divided by the engines", O(threads), "engines",
+     NULL},
+    {"rollout-external", CONF_SWITCH, NULL, NULL,
+     "engines are running already: none is started or ended", O(external), "engines", NULL},
+    {"rollout-external-engine-addrs", CONF_STRS, NULL, NULL,
+     "their addresses: host:port, or with http:// or https://", O(addrs), "engines", NULL},
+    {"sglang-command", CONF_STR,
+     "python3 -m sglang.launch_server --model-path {model} --host {host} --port {port} "
+     "--nccl-port {nccl_port} --tp-size {gpus} --base-gpu-id {first_gpu} --skip-server-warmup",
+     NULL,
+     "command of an SGLang server, without a shell; in braces: " LAUNCH_NAMES
+     "; other braces are written twice",
+     O(command), "engines", NULL},
+    {"sglang-api-key", CONF_STR, NULL, NULL, "key that engines and router ask for", O(api_key),
+     "engines", NULL},
+    {"sglang-server-concurrency", CONF_INT, "512", "[1,1000000]",
+     "samples at one engine at once; more wait in the trainer", O(concurrency), "engines", NULL},
+    {"sglang-log-dir", CONF_STR, NULL, NULL,
+     "folder for a log of each engine; unset: engines/ in the run folder", O(log_dir), "engines",
+     NULL},
+    {"sglang-*", CONF_PASS, NULL, NULL,
+     "any other: for the servers that are started here, to SGLang without `sglang-`", O(sglang),
+     "engines", "sglang_pass"},
+
+    {"use-miles-router", CONF_SWITCH, NULL, NULL,
+     "start `miles router` and send all samples through it", O(use_router), "router", NULL},
+    {"sglang-router-ip", CONF_STR, NULL, NULL,
+     "router that is running already: engines are added to it, samples go through it", O(router_ip),
+     "router", NULL},
+    {"sglang-router-port", CONF_INT, NULL, "[1,65535]", "its port", O(router_port), "router", NULL},
+    {"sglang-router-policy", CONF_STR, NULL, NULL, "--router-policy of the router started here",
+     O(router_policy), "router", NULL},
+    {"sglang-router-request-timeout-secs", CONF_INT, "14400", "[1,1000000000]",
+     "a sample may take so long, with or without a router", O(request_s), "router", NULL},
+    {"router-*", CONF_PASS, NULL, NULL, "for the router that is started here", O(router), "router",
+     "router_pass"},
+
+    {"rollout-health-check-interval", CONF_FLOAT, "30", SECONDS,
+     "seconds between two health checks of an engine", O(check_s), "engine loss", NULL},
+    {"rollout-health-check-timeout", CONF_FLOAT, "30", SECONDS,
+     "an engine that has not answered by then is lost", O(check_timeout_s), "engine loss", NULL},
+    {"rollout-start-timeout", CONF_FLOAT, "1800", SECONDS, "for an engine to come up", O(start_s),
+     "engine loss", NULL},
+    {"use-fault-tolerance", CONF_SWITCH, NULL, NULL,
+     "start lost engines again: always done here, the flag is accepted for scripts that have it",
+     O(fault_tolerance), "engine loss", NULL},
+
+    {"check-weight-update-equal", CONF_SWITCH, NULL, NULL,
+     "before the first rollout engines forget their weights, take the trainer's, and compare",
+     O(check_equal), "weight sync", NULL},
+    {"weight-version-policy", CONF_CHOICE, "refuse", PORT_HTTP_POLICY_CHOICES,
+     "an answer of other weights than those asked for: asked again, or taken and marked", O(policy),
+     "weight sync", NULL},
+    {"update-weight-disk-dir", CONF_STR, NULL, NULL,
+     "folder that engines read weights from, where they do not share the trainer's memory; unset: "
+     "weights/ in the run folder",
+     O(disk_dir), "weight sync", NULL},
+    {"update-weight-timeout", CONF_FLOAT, "600", SECONDS,
+     "for one engine to take new weights and prove it", O(sync_s), "weight sync", NULL},
+    {0}};
+
+/* ---- rules ---- */
+
+static int place_refuse_in_process(const struct place_opts *p, struct err *e)
+{
+    const char *what = p->sglang.n        ? p->sglang.v[0]
+                       : p->router.n      ? p->router.v[0]
+                       : p->use_router    ? "--use-miles-router"
+                       : p->router_ip     ? "--sglang-router-ip"
+                       : p->router_policy ? "--sglang-router-policy"
+                                          : NULL;
+    if (!what) {
+        return STATUS_OK;
+    }
+    return ERR(e, STATUS_UNSUPPORTED,
+               "%.100s is for engines in processes of their own: give --rollout-num-gpus and no "
+               "--colocate, or --rollout-backend",
+               what);
+}
+
+static int place_count(struct place_opts *p, struct err *e)
+{
+    int64_t gpus = p->num_gpus != CONF_UNSET ? p->num_gpus : p->gpus_per_engine;
+
+    if (p->external) {
+        p->nengines = (int)p->addrs.n;
+        if (p->num_gpus != CONF_UNSET && gpus != p->addrs.n * p->gpus_per_engine) {
+            return ERR(e, STATUS_INPUT,
+                       "--rollout-num-gpus %lld are not %lld for each of %lld external engines",
+                       (long long)gpus, (long long)p->gpus_per_engine, (long long)p->addrs.n);
+        }
+        return STATUS_OK;
+    }
+    if (gpus % p->gpus_per_engine != 0) {
+        return ERR(e, STATUS_INPUT,
+                   "--rollout-num-gpus %lld is no multiple of --rollout-num-gpus-per-engine %lld",
+                   (long long)gpus, (long long)p->gpus_per_engine);
+    }
+    p->nengines = (int)(gpus / p->gpus_per_engine);
+    return STATUS_OK;
+}
+
+static int place_check_external(const struct place_opts *p, struct err *e)
+{
+    if (!p->external) {
+        return p->addrs.n == 0 ? STATUS_OK
+                               : ERR(e, STATUS_INPUT,
+                                     "--rollout-external-engine-addrs needs --rollout-external");
+    }
+    if (p->addrs.n == 0) {
+        return ERR(e, STATUS_INPUT, "--rollout-external needs --rollout-external-engine-addrs");
+    }
+    if (p->sglang.n) {
+        return ERR(e, STATUS_INPUT,
+                   "%.100s is for servers that are started here; with --rollout-external somebody "
+                   "else starts them",
+                   p->sglang.v[0]);
+    }
+    for (int64_t i = 0; i < p->addrs.n; i++) {
+        const char *a = p->addrs.v[i], *host = strstr(a, "://");
+        if (!strchr(host ? host + 3 : a, ':')) {
+            return ERR(e, STATUS_INPUT, "--rollout-external-engine-addrs: %.200s has no port", a);
+        }
+        for (int64_t j = 0; j < i; j++) {
+            if (strcmp(a, p->addrs.v[j]) == 0) {
+                return ERR(e, STATUS_INPUT, "--rollout-external-engine-addrs names %.200s twice",
+                           a);
+            }
+        }
+    }
+    return STATUS_OK;
+}
+
+static int place_check_router(const struct place_opts *p, struct err *e)
+{
+    if ((p->router_ip != NULL) != (p->router_port != CONF_UNSET)) {
+        return ERR(e, STATUS_INPUT, "--sglang-router-ip and --sglang-router-port go together");
+    }
+    if (p->router_ip && p->use_router) {
+        return ERR(e, STATUS_INPUT,
+                   "--use-miles-router starts a router, --sglang-router-ip names one: choose");
+    }
+    if (!p->use_router && (p->router.n || p->router_policy)) {
+        return ERR(e, STATUS_INPUT,
+                   "%.100s is for a router that is started here: --use-miles-router",
+                   p->router.n ? p->router.v[0] : "--sglang-router-policy");
+    }
+    return STATUS_OK;
+}
+
+static int place_check_command(const struct place_opts *p, struct err *e)
+{
+    struct cmdline c;
+    int rc = STATUS_OK;
+
+    if (p->backend != PLACE_SGLANG || p->external) {
+        return STATUS_OK;
+    }
+    rc = cmdline_split(&c, p->command, e);
+    if (rc == STATUS_OK && c.n == 0) {
+        rc = ERR(e, STATUS_INPUT, "it is empty");
+    } else if (rc == STATUS_OK && !cmdline_uses(&c, "port")) {
+        rc = ERR(e, STATUS_INPUT, "it must use {port}: engines get a free one each");
+    }
+    if (rc == STATUS_OK) {
+        cmdline_fini(&c);
+        return rc;
+    }
+    cmdline_fini(&c);
+    return err_prefix(e, "--sglang-command");
+}
+
+int place_resolve(struct place_opts *p, const struct train_opts *t, struct err *e)
+{
+    int rc;
+
+    if (p->backend < 0) {
+        p->backend = p->external                                 ? PLACE_SGLANG
+                     : p->num_gpus != CONF_UNSET && !t->colocate ? PLACE_MILES
+                                                                 : PLACE_IN_PROCESS;
+    } else if (p->backend != PLACE_IN_PROCESS && t->colocate) {
+        return ERR(e, STATUS_INPUT,
+                   "--colocate is one process for trainer and engine, --rollout-backend %s is not: "
+                   "choose one",
+                   p->backend == PLACE_MILES ? "miles" : "sglang");
+    }
+    if (p->external && (t->colocate || p->backend == PLACE_IN_PROCESS)) {
+        return ERR(e, STATUS_INPUT, "--rollout-external and %s exclude each other",
+                   t->colocate ? "--colocate" : "--rollout-backend in-process");
+    }
+    rc = place_check_external(p, e);
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    if (p->backend == PLACE_IN_PROCESS) {
+        return place_refuse_in_process(p, e);
+    }
+    rc = place_check_router(p, e);
+    rc = rc ? rc : place_check_command(p, e);
+    rc = rc ? rc : place_count(p, e);
+    if (rc == STATUS_OK) {
+        p->engine_threads = p->threads > 0 ? (int)p->threads : pool_cores() / p->nengines;
+        p->engine_threads = p->engine_threads > 0 ? p->engine_threads : 1;
+    }
+    return rc;
+}
+
+/* ---- words ---- */
+
+static void place_add(struct cmdline *c, const char *flag, const char *value)
+{
+    cmdline_add(c, flag);
+    cmdline_add(c, value);
+}
+
+static void place_add_int(struct cmdline *c, const char *flag, int64_t value)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    place_add(c, flag, text);
+}
+
+static void place_add_float(struct cmdline *c, const char *flag, double value)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.17g", value);
+    place_add(c, flag, text);
+}
+
+static void place_serve_words(const struct place_opts *p, const struct train_opts *t,
+                              const struct place_run *r, struct cmdline *c)
+{
+    static const char *const isas[] = {"auto", "scalar", "avx2", "avx512", "amx"};
+
+    cmdline_add(c, "serve");
+    place_add(c, "--hf-checkpoint", t->hf_checkpoint);
+    place_add_int(c, "--threads", p->engine_threads);
+    place_add(c, "--device", t->device);
+    if (t->libtorch) {
+        place_add(c, "--libtorch", t->libtorch);
+    }
+    place_add(c, "--isa", isas[t->isa]);
+    place_add_int(c, "--numeric-leaves", t->numeric_leaves);
+    place_add_int(c, "--request-timeout-s", p->request_s);
+    place_add(c, "--drain-timeout-s", PLACE_DRAIN_S);
+    if (p->concurrency > PLACE_QUEUE) {
+        place_add_int(c, "--sglang-max-queued-requests", p->concurrency);
+    }
+    if (r->max_context) {
+        place_add_int(c, "--sglang-context-length", r->max_context);
+    }
+    if (r->max_running) {
+        place_add_int(c, "--sglang-max-running-requests", r->max_running);
+    }
+    if (!isnan(t->sglang_mem_fraction_static)) {
+        place_add_float(c, "--sglang-mem-fraction-static", t->sglang_mem_fraction_static);
+    }
+    if (r->weights_fd >= 0) {
+        place_add_int(c, "--weights-fd", r->weights_fd);
+    }
+    if (p->api_key) {
+        place_add(c, "--api-key", p->api_key);
+    }
+    for (int64_t i = 0; i < p->sglang.n; i++) {
+        cmdline_add(c, p->sglang.v[i]);
+    }
+}
+
+/* A word of the user's is text: braces in it are no names. */
+static void place_add_plain(struct cmdline *c, const char *word)
+{
+    struct buf b;
+
+    buf_init(&b, 1 << 21);
+    for (const char *p = word; *p; p++) {
+        buf_char(&b, *p);
+        if (*p == '{' || *p == '}') {
+            buf_char(&b, *p);
+        }
+    }
+    cmdline_add(c, b.data);
+    buf_fini(&b);
+}
+
+static void place_sglang_words(const struct place_opts *p, const struct train_opts *t,
+                               struct cmdline *c)
+{
+    static const char prefix[] = "--sglang-";
+
+    if (t->sglang_context_length != CONF_UNSET) {
+        place_add_int(c, "--context-length", t->sglang_context_length);
+    }
+    if (t->sglang_max_running_requests != CONF_UNSET) {
+        place_add_int(c, "--max-running-requests", t->sglang_max_running_requests);
+    }
+    if (!isnan(t->sglang_mem_fraction_static)) {
+        place_add_float(c, "--mem-fraction-static", t->sglang_mem_fraction_static);
+    }
+    if (p->api_key) {
+        cmdline_add(c, "--api-key");
+        place_add_plain(c, p->api_key);
+    }
+    for (int64_t i = 0; i < p->sglang.n; i++) {
+        const char *w = p->sglang.v[i];
+        if (strncmp(w, prefix, sizeof prefix - 1) == 0) {
+            struct buf b;
+            buf_init(&b, 4096);
+            buf_printf(&b, "--%s", w + sizeof prefix - 1);
+            place_add_plain(c, b.data);
+            buf_fini(&b);
+        } else {
+            place_add_plain(c, w);
+        }
+    }
+}
+
+int place_engine_words(const struct place_opts *p, const struct train_opts *t,
+                       const struct place_run *r, struct cmdline *words, struct err *e)
+{
+    int rc = STATUS_OK;
+
+    memset(words, 0, sizeof *words);
+    if (p->backend == PLACE_MILES) {
+        place_serve_words(p, t, r, words);
+    } else {
+        rc = cmdline_split(words, p->command, e);
+        if (rc == STATUS_OK) {
+            place_sglang_words(p, t, words);
+        }
+    }
+    return rc;
+}
+
+void place_router_words(const struct place_opts *p, struct cmdline *words)
+{
+    memset(words, 0, sizeof *words);
+    cmdline_add(words, "router");
+    place_add_int(words, "--router-request-timeout-secs", p->request_s);
+    place_add_float(words, "--router-health-check-interval-secs", p->check_s);
+    if (p->router_policy) {
+        place_add(words, "--router-policy", p->router_policy);
+    }
+    if (p->api_key) {
+        place_add(words, "--api-key", p->api_key);
+        place_add(words, "--router-api-key", p->api_key);
+    }
+    for (int64_t i = 0; i < p->router.n; i++) {
+        cmdline_add(words, p->router.v[i]);
+    }
+}
+
+void place_hide(json_t *options)
+{
+    static const char *const lists[] = {"sglang_pass", "router_pass"};
+
+    if (json_is_string(json_object_get(options, "sglang_api_key"))) {
+        json_object_set_new(options, "sglang_api_key", json_string("..."));
+    }
+    for (int k = 0; k < 2; k++) {
+        json_t *list = json_object_get(options, lists[k]);
+        for (size_t i = 1; i < json_array_size(list); i++) {
+            const char *flag = json_string_value(json_array_get(list, i - 1));
+            if (flag && strncmp(flag, "--", 2) == 0 && strstr(flag, "api-key")) {
+                json_array_set_new(list, i, json_string("..."));
+            }
+        }
+    }
+}
+
+char *place_url(const struct place_opts *p, int i)
+{
+    const char *host = i < 0 ? p->router_ip : p->addrs.v[i];
+    char *url = NULL;
+    struct buf b;
+
+    if (host) {
+        buf_init(&b, 1 << 16);
+        if (strstr(host, "://")) {
+            buf_str(&b, host);
+        } else if (i < 0 && strchr(host, ':') && *host != '[') { /* an IPv6 address */
+            buf_printf(&b, "http://[%s]", host);
+        } else {
+            buf_printf(&b, "http://%s", host);
+        }
+        while (b.len && b.data[b.len - 1] == '/') {
+            b.data[--b.len] = 0;
+        }
+        if (i < 0) {
+            buf_printf(&b, ":%lld", (long long)p->router_port);
+        }
+        url = mem_strdup(b.data);
+        buf_fini(&b);
+    }
+    return url;
+}
