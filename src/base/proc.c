@@ -483,30 +483,37 @@ static size_t list_processes(struct pair *out, size_t max)
     return n;
 }
 
-/* Kills what the child started, also in other sessions, while the child still stands as their
- * ancestor. Fills found with their pids; the count. */
-static size_t kill_descendants(pid_t root, pid_t *found, size_t max)
+size_t proc_below(int root, int *pids, size_t max)
 {
     struct pair *all = mem_alloc(MAX_PROCS * sizeof *all);
-    size_t n = list_processes(all, MAX_PROCS), nfound = 0, next = 0;
+    size_t n = list_processes(all, MAX_PROCS), found = 0, next = 0;
     pid_t parent = root;
 
     for (;;) {
         for (size_t i = 0; i < n; i++) {
-            if (all[i].ppid == parent && nfound < max) {
-                found[nfound++] = all[i].pid;
+            if (all[i].ppid == parent && found < max) {
+                pids[found++] = all[i].pid;
             }
         }
-        if (next == nfound) {
+        if (next == found) {
             break;
         }
-        parent = found[next++];
-    }
-    for (size_t i = 0; i < nfound; i++) {
-        kill(found[i], SIGKILL);
+        parent = pids[next++];
     }
     mem_free(all);
-    return nfound;
+    return found;
+}
+
+/* Kills what the child started, also in other sessions, while the child still stands as their
+ * ancestor. Fills found with their pids; the count. */
+static size_t kill_descendants(pid_t root, pid_t *found, size_t max)
+{
+    size_t n = proc_below(root, found, max);
+
+    for (size_t i = 0; i < n; i++) {
+        kill(found[i], SIGKILL);
+    }
+    return n;
 }
 
 /* Reaps the group and the listed processes, which come to us as sub-reaper once their own parents

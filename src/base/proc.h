@@ -78,6 +78,10 @@ void proc_term(const struct proc *p);
  * call is not found. */
 void proc_end(struct proc *p);
 
+/* Descendants of process `root` that stand in a line of parents up to it, at most max; their
+ * number.
+ */
+size_t proc_below(int root, int *pids, size_t max);
 /* Kills and reaps every descendant of this process, whatever started it; for a process that wants
  * to keep none. 0, or STATUS_TIMEOUT when some are left after wait_s. */
 int proc_sweep(double wait_s);

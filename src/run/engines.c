@@ -21,8 +21,9 @@
 #include "run/launch.h"
 #include "run/place.h"
 
-#define ENGINES_SAY_S   5.0 /* between two lines while engines start */
-#define ENGINES_SAY_MAX 4   /* engines whose last words are shown in one */
+#define ENGINES_SAY_S    5.0 /* until the first line while engines start, then twice that, ... */
+#define ENGINES_SAY_MOST 60.0
+#define ENGINES_SAY_MAX  4 /* engines whose last words are shown in one */
 
 struct engines {
     struct engines_opts o;
@@ -141,7 +142,7 @@ static int engines_open_port(struct engines *g, struct err *e)
 /* What is waited for, and the last words of engines that are slow to start. */
 static void engines_say(struct engines *g, double since)
 {
-    char said[512] = "", line[200];
+    char said[512] = "", line[160];
     int up = port_http_ready(g->port, said, sizeof said);
 
     log_info(LAUNCH, "%d of %d engines are up after %.0f s; %s", up, g->o.place->nengines, since,
@@ -157,7 +158,7 @@ static void engines_say(struct engines *g, double since)
 static int engines_wait(struct engines *g, struct err *e)
 {
     const struct world *w = g->o.world;
-    double start = w->now(w->self), said = start;
+    double start = w->now(w->self), said = start, pause = ENGINES_SAY_S;
     int rc;
 
     log_info(LAUNCH, "waiting for %d engine%s", g->o.place->nengines,
@@ -167,9 +168,10 @@ static int engines_wait(struct engines *g, struct err *e)
         if (w->stopping(w->self)) {
             return ERR(e, STATUS_CHILD, "asked to stop while engines were starting");
         }
-        if (now - said >= ENGINES_SAY_S) {
+        if (now - said >= pause) {
             engines_say(g, now - start);
             said = now;
+            pause = 2 * pause < ENGINES_SAY_MOST ? 2 * pause : ENGINES_SAY_MOST;
         }
     }
     if (rc == STATUS_OK) {

@@ -8,11 +8,14 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/conf.h"
@@ -25,12 +28,93 @@
 #define GUARD_LOOK_MS  1000 /* between two looks at orphans that have ended */
 #define GUARD_TMP_LONG 60   /* a socket's path has 107 bytes: names inside need their share */
 
+#define GUARD_SHM_S   10.0 /* between two looks at what is mapped */
+#define GUARD_SHM_MAX 256
+#define GUARD_SHM_DIR "/dev/shm/"
+
 struct guard {
     struct proc child;
     pid_t parent;
     int signals; /* descriptor */
     char tmp[128];
+    time_t since;
+    double next_shm;
+    int nshm;
+    char shm[GUARD_SHM_MAX][96]; /* names in /dev/shm */
 };
+
+/* ---- shared memory ---- */
+
+static int guard_shm_ours(const char *name, size_t n)
+{
+    static const char *const begin[] = {"sglang_",   "sgl_shm", "multi_tokenizer_args_",
+                                        "sem.mp-",   "psm_",    "sem.loky-",
+                                        "cuda.shm.", "nccl-",   "torch_"};
+    for (size_t i = 0; i < sizeof begin / sizeof begin[0]; i++) {
+        size_t k = strlen(begin[i]);
+        if (n > k && memcmp(name, begin[i], k) == 0 && !memchr(name, '/', n)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static void guard_shm_add(struct guard *g, const char *name, size_t n)
+{
+    if (n >= sizeof g->shm[0] || g->nshm == GUARD_SHM_MAX || !guard_shm_ours(name, n)) {
+        return;
+    }
+    for (int i = 0; i < g->nshm; i++) {
+        if (strlen(g->shm[i]) == n && memcmp(g->shm[i], name, n) == 0) {
+            return;
+        }
+    }
+    memcpy(g->shm[g->nshm], name, n);
+    g->shm[g->nshm++][n] = 0;
+}
+
+/* Notes what the command's processes have mapped now. */
+static void guard_shm_look(struct guard *g)
+{
+    enum { MOST = 1024 };
+    int pids[MOST];
+    size_t n = proc_below(getpid(), pids, MOST);
+
+    for (size_t i = 0; i < n; i++) {
+        char path[64], *line = NULL, *at;
+        size_t cap = 0;
+        FILE *f;
+        snprintf(path, sizeof path, "/proc/%d/maps", pids[i]);
+        f = fopen(path, "re");
+        while (f && getline(&line, &cap, f) > 0) {
+            at = strstr(line, " " GUARD_SHM_DIR);
+            if (at) {
+                at += sizeof GUARD_SHM_DIR;
+                guard_shm_add(g, at, strcspn(at, " \n"));
+            }
+        }
+        free(line);
+        if (f) {
+            fclose(f);
+        }
+    }
+    g->next_shm = proc_now() + GUARD_SHM_S;
+}
+
+static void guard_shm_remove(const struct guard *g)
+{
+    for (int i = 0; i < g->nshm; i++) {
+        char path[128];
+        struct stat st;
+        snprintf(path, sizeof path, GUARD_SHM_DIR "%s", g->shm[i]);
+        if (lstat(path, &st) == 0 && st.st_uid == geteuid() && S_ISREG(st.st_mode) &&
+            st.st_ctime >= g->since) {
+            unlink(path);
+        }
+    }
+}
+
+/* ---- the command ---- */
 
 static int guard_tmp(struct guard *g, struct err *e)
 {
@@ -86,12 +170,16 @@ static void guard_wait(struct guard *g, int life_fd, int *status)
             if (read(g->signals, &si, sizeof si) == (ssize_t)sizeof si && asked++) {
                 return; /* asked twice */
             }
+            guard_shm_look(g);
             proc_term(&g->child);
         }
         if (life_fd < 0 && getppid() != g->parent) {
             return;
         }
         guard_reap(g);
+        if (proc_now() >= g->next_shm) {
+            guard_shm_look(g);
+        }
     }
 }
 
@@ -103,7 +191,10 @@ int guard_run(const struct guard_opts *o, int *status, struct err *e)
                            .life_fd = -1,
                            .share_fd = 1, /* its output is ours */
                            .share_as = 1};
-    struct guard g = {.signals = -1, .parent = getppid()};
+    struct guard g = {.signals = -1,
+                      .parent = getppid(),
+                      .since = time(NULL),
+                      .next_shm = proc_now() + GUARD_SHM_S / 2};
     sigset_t set, old;
     int rc = STATUS_OK;
 
@@ -125,10 +216,12 @@ int guard_run(const struct guard_opts *o, int *status, struct err *e)
     if (rc == STATUS_OK) {
         *status = SIGKILL;
         guard_wait(&g, o->life_fd, status);
+        guard_shm_look(&g);
         proc_end(&g.child);
         if (proc_sweep(GUARD_SWEEP_S) != STATUS_OK) {
             log_warn(GUARD, "processes of %s did not end after a kill", o->argv[0]);
         }
+        guard_shm_remove(&g);
     }
     if (g.tmp[0]) {
         fsio_remove_tree(g.tmp, NULL);

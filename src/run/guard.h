@@ -6,7 +6,11 @@
  * When the command ends, when SIGTERM was passed on and it has ended, or when the other end of
  * life_fd is closed (whoever held it is gone, however it went), every process that came from it is
  * killed: those that left its group or session and those that lost their parents too. Takes over
- * the process's signals and children: for a process that does nothing else. */
+ * the process's signals and children: for a process that does nothing else.
+ *
+ * Shared memory is tidied up too, which SGLang leaves in /dev/shm however it ends: files of the
+ * names that it, Python, NCCL and CUDA give, newer than the guard, that one of the processes was
+ * seen to have mapped. */
 #ifndef RUN_GUARD_H
 #define RUN_GUARD_H
 

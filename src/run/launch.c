@@ -245,7 +245,10 @@ static void launch_tail(const struct launch_child *c, int lines, const char *sep
 
 void launch_last_line(const struct launch *l, int engine, char *out, size_t size)
 {
-    launch_tail(&l->engines[engine], 1, "", out, size);
+    char line[LAUNCH_TAIL + 1];
+
+    launch_tail(&l->engines[engine], 1, "", line, sizeof line);
+    snprintf(out, size, "%s", line);
 }
 
 /* ---- one child ---- */
@@ -531,7 +534,7 @@ int launch_open(const struct launch_opts *o, struct launch **out, struct err *e)
     int rc = fsio_mkdirs(o->log_dir, e);
 
     l->o = *o;
-    l->o.end_s = o->end_s > 0 ? o->end_s : 20.0;
+    l->o.end_s = o->end_s > 0 ? o->end_s : o->kind == PORT_HTTP_SGLANG ? 60.0 : 20.0;
     cmdline_copy(&l->words, o->words);
     if (o->router) {
         cmdline_copy(&l->router_words, o->router);

@@ -44,7 +44,7 @@ struct launch_opts {
     int gpus, threads;            /* of one engine: for {gpus}, {first_gpu}, {threads} */
     const char *log_dir;          /* made when missing: engine_0.log, ..., router.log */
     int share_fd;                 /* of ours, for MILES engines to have; -1: none */
-    double end_s;                 /* from SIGTERM to SIGKILL [20] */
+    double end_s; /* from SIGTERM to SIGKILL [20; SGLang, which takes its time: 60] */
 };
 
 /* STATUS_INPUT for a name in braces that is none. Nothing is started. */

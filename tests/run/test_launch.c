@@ -3,10 +3,12 @@
  * "guard". */
 #include "support.h"
 
-#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -42,6 +44,17 @@ static int play(int argc, char **argv)
     const char *how = after(argc, argv, "--how"), *port = after(argc, argv, "--port");
     char text[16] = {0};
 
+    if (strcmp(argv[1], "hold") == 0) { /* maps files in /dev/shm and leaves them */
+        for (int i = 2; i < argc; i++) {
+            int fd = shm_open(argv[i], O_RDWR | O_CREAT, 0600);
+            if (fd < 0 || ftruncate(fd, 100) ||
+                mmap(NULL, 100, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED) {
+                return 6;
+            }
+        }
+        fprintf(stderr, "held\n");
+        pause();
+    }
     if (strcmp(argv[1], "guard") == 0) {
         struct guard_opts g = {(const char *const *)argv + 6, 3, 1};
         int status;
@@ -356,6 +369,41 @@ static void kills_a_tree(void **state)
     close_all();
 }
 
+/* Shared memory of the names that engines use is removed when they mapped it, and no other. */
+static void tidies_shared_memory(void **state)
+{
+    struct launch_opts o = {.kind = PORT_HTTP_SGLANG, .share_fd = -1, .nengines = 1};
+    char words[400], self[200], line[100], left[64], kept[64], other[64];
+    struct stat st;
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    int fd;
+    (void)state;
+
+    self[n > 0 ? n : 0] = 0;
+    snprintf(left, sizeof left, "/sglang_test_%d", getpid());
+    snprintf(kept, sizeof kept, "/miles_test_%d", getpid());
+    snprintf(other, sizeof other, "/sglang_test_other_%d", getpid()); /* somebody else's */
+    fd = shm_open(other, O_RDWR | O_CREAT, 0600);
+    assert_true(fd >= 0);
+    close(fd);
+    snprintf(words, sizeof words, "%s hold %s %s {port}", self, left, kept);
+    open_with(&o, words);
+    assert_ok(host->start(host->self, 0, &e), &e);
+    for (int k = 0; k < 1000; k++) {
+        launch_last_line(l, 0, line, sizeof line);
+        if (strcmp(line, "held") == 0) {
+            break;
+        }
+        usleep(10000);
+    }
+    snprintf(words, sizeof words, "/dev/shm%s", left);
+    assert_int_equal(stat(words, &st), 0);
+    close_all();
+    assert_int_equal(stat(words, &st), -1);
+    assert_int_equal(shm_unlink(kept), 0);
+    assert_int_equal(shm_unlink(other), 0);
+}
+
 /* The one who started them is killed: nothing of the engines is left. */
 static void dies_with_us(void **state)
 {
@@ -485,6 +533,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(ends_the_deaf, setup, teardown),
         cmocka_unit_test_setup_teardown(holds_a_tree, setup, teardown),
         cmocka_unit_test_setup_teardown(kills_a_tree, setup, teardown),
+        cmocka_unit_test_setup_teardown(tidies_shared_memory, setup, teardown),
         cmocka_unit_test_setup_teardown(dies_with_us, setup, teardown),
         cmocka_unit_test_setup_teardown(router, setup, teardown),
         cmocka_unit_test_setup_teardown(lost_router, setup, teardown),
