@@ -11,7 +11,6 @@
 #include "base/sha256.h"
 #include "base/status.h"
 #include "base/thread.h"
-#include "model/weights.h"
 
 #define WSUM_ROOM ((int64_t)64 << 20) /* bytes of tensors taken out at a time, or one tensor */
 
@@ -76,18 +75,28 @@ uint64_t wsum_bytes(enum wsum_kind kind, const void *data, size_t n)
 
 /* ---- which tensors ---- */
 
+struct wsum_range {
+    int64_t from, n;
+};
+
 struct wsum_item {
     struct param *p;
     char name[112];
-    int64_t bytes, padded; /* of its values; with the rows that are filled up */
-    uint64_t order;        /* in a draw */
+    int64_t rows, cols; /* of the whole tensor; a vector is a column */
+    /* What of it is summed: ranges of rows one after the other, of their columns one range, then
+     * rows of zeros. */
+    struct wsum_range row[3], col;
+    int nranges;
+    int64_t zeros;
+    int64_t room;   /* bytes while it is taken out and cut */
+    uint64_t order; /* in a draw */
     uint16_t *at;
     uint64_t sum;
 };
 
 struct wsum {
     struct weights *w;
-    enum wsum_kind kind;
+    const struct wsum_opts *o;
     struct wsum_item *items;
     int n;
     int first; /* of those whose values are taken out */
@@ -115,9 +124,82 @@ void wsum_name(const struct param *p, char out[112])
     }
 }
 
-static int64_t wsum_part_count(const struct param *p, int part)
+/* Part `rank` of `size` equal ones of n rows from `from` on. */
+static void wsum_cut(struct wsum_item *it, int64_t from, int64_t n, int rank, int size)
 {
-    return p->kind == WEIGHTS_VECTOR ? p->part[part].rows : (int64_t)p->part[part].rows * p->cols;
+    it->row[it->nranges++] = (struct wsum_range){from + n / size * rank, n / size};
+}
+
+/* Heads go to ranks in turn; where there are more ranks than heads of keys and values, several
+ * ranks have the same one. */
+static void wsum_cut_qkv(struct wsum_item *it, const struct arch *a, int rank, int size)
+{
+    int64_t q = (int64_t)a->n_heads * a->head_dim, kv = (int64_t)a->n_kv_heads * a->head_dim;
+    int same = size > a->n_kv_heads ? size / a->n_kv_heads : 1;
+
+    wsum_cut(it, 0, q, rank, size);
+    wsum_cut(it, q, kv, rank / same, size / same);
+    wsum_cut(it, q + kv, kv, rank / same, size / same);
+}
+
+static void wsum_cut_vocab(struct wsum_item *it, int pad, int rank, int size)
+{
+    int64_t all = pad ? (it->rows + pad - 1) / pad * pad : it->rows, each = all / size;
+    int64_t from = each * rank, n = from < it->rows ? it->rows - from : 0;
+
+    n = n < each ? n : each;
+    it->row[it->nranges++] = (struct wsum_range){from, n};
+    it->zeros = each - n;
+}
+
+/* Which layer's which matrix or bias it is decides what of it a rank has. */
+static void wsum_cut_layer(struct wsum_item *it, const struct weights *w, int rank, int size)
+{
+    for (int i = 0; i < w->arch.n_layers; i++) {
+        const struct weights_layer *l = &w->layers[i];
+        if (it->p == l->qkv.w || it->p == l->qkv.bias) {
+            wsum_cut_qkv(it, &w->arch, rank, size);
+        } else if (it->p == l->gate_up.w || it->p == l->gate_up.bias) {
+            wsum_cut(it, 0, w->arch.intermediate, rank, size);
+            wsum_cut(it, w->arch.intermediate, w->arch.intermediate, rank, size);
+        } else if (it->p == l->o.w || it->p == l->down.w) {
+            it->col = (struct wsum_range){it->cols / size * rank, it->cols / size};
+        }
+    }
+}
+
+static int wsum_divides(const struct weights *w, int size, struct err *e)
+{
+    const struct arch *a = &w->arch;
+
+    if (a->n_heads % size || a->intermediate % size ||
+        (a->n_kv_heads % size && size % a->n_kv_heads)) {
+        return ERR(e, STATUS_UNSUPPORTED,
+                   "%d heads, %d of keys and values, and %d columns cannot be split over %d ranks",
+                   a->n_heads, a->n_kv_heads, a->intermediate, size);
+    }
+    return STATUS_OK;
+}
+
+static void wsum_shape(const struct wsum *s, struct wsum_item *it)
+{
+    const struct wsum_opts *o = s->o;
+    int size = o->tp_size > 1 ? o->tp_size : 1, rank = size > 1 ? o->tp_rank : 0;
+
+    for (int k = 0; k < it->p->nparts; k++) {
+        it->rows += it->p->part[k].rows;
+    }
+    it->cols = it->p->kind == WEIGHTS_VECTOR ? 1 : it->p->cols;
+    it->col = (struct wsum_range){0, it->cols};
+    if (it->p == s->w->embed || it->p == s->w->lm_head.w) {
+        wsum_cut_vocab(it, o->pad, rank, size);
+    } else if (size > 1) {
+        wsum_cut_layer(it, s->w, rank, size);
+    }
+    if (it->nranges == 0) {
+        it->row[it->nranges++] = (struct wsum_range){0, it->rows};
+    }
+    it->room = (it->rows + it->zeros) * it->cols * 2;
 }
 
 static uint64_t wsum_order(const char *name, uint64_t seed)
@@ -140,30 +222,24 @@ static int wsum_by_order(const void *a, const void *b)
     return x->order < y->order ? -1 : x->order > y->order;
 }
 
-static void wsum_list(struct wsum *s, const struct wsum_opts *o)
+static void wsum_list(struct wsum *s)
 {
+    const struct wsum_opts *o = s->o;
     int64_t bytes = 0;
 
     s->items = mem_alloc(sizeof *s->items * (size_t)s->w->nparams);
     s->n = s->w->nparams;
     for (int i = 0; i < s->n; i++) {
         struct wsum_item *it = &s->items[i];
-        struct param *p = &s->w->params[i];
-        it->p = p;
-        wsum_name(p, it->name);
-        for (int k = 0; k < p->nparts; k++) {
-            it->bytes += wsum_part_count(p, k) * 2;
-        }
-        it->padded = it->bytes;
-        if (o->pad && (p == s->w->embed || p == s->w->lm_head.w)) {
-            it->padded = (int64_t)((p->rows + o->pad - 1) / o->pad * o->pad) * p->cols * 2;
-        }
+        it->p = &s->w->params[i];
+        wsum_name(it->p, it->name);
+        wsum_shape(s, it);
         it->order = wsum_order(it->name, o->seed);
     }
     if (o->bytes > 0) {
         qsort(s->items, (size_t)s->n, sizeof *s->items, wsum_by_order);
         for (int i = 0; i < s->n; i++) {
-            bytes += s->items[i].bytes;
+            bytes += s->items[i].room;
             if (bytes >= o->bytes) {
                 s->n = i + 1;
             }
@@ -173,17 +249,28 @@ static void wsum_list(struct wsum *s, const struct wsum_opts *o)
 
 /* ---- the sums ---- */
 
-static int wsum_values(struct wsum *s, struct wsum_item *it, struct err *e)
+/* The whole tensor, then only what is summed: it moves towards the front. */
+static int wsum_values(const struct wsum *s, struct wsum_item *it, struct err *e)
 {
-    uint16_t *at = it->at;
+    uint16_t *at = it->at, *to = it->at;
     int rc = STATUS_OK;
 
     for (int k = 0; k < it->p->nparts && rc == STATUS_OK; k++) {
-        int64_t n = wsum_part_count(it->p, k);
-        rc = weights_read_bf16(s->w, it->p->part[k].name, at, n, e);
+        const struct weights_part *part = &it->p->part[k];
+        int64_t n = part->rows * it->cols;
+        rc = s->o->read ? s->o->read(s->o->arg, part->name, at, n, e)
+                        : weights_read_bf16(s->w, part->name, at, n, e);
         at += n;
     }
-    memset(at, 0, (size_t)(it->padded - it->bytes));
+    for (int k = 0; k < it->nranges; k++) {
+        for (int64_t r = 0; r < it->row[k].n; r++, to += it->col.n) {
+            const uint16_t *row = it->at + (it->row[k].from + r) * it->cols + it->col.from;
+            if (to != row) {
+                memmove(to, row, (size_t)it->col.n * 2);
+            }
+        }
+    }
+    memset(to, 0, (size_t)(it->zeros * it->col.n) * 2);
     return rc;
 }
 
@@ -191,9 +278,13 @@ static void wsum_task(void *arg, int task, int worker)
 {
     struct wsum *s = arg;
     struct wsum_item *it = &s->items[s->first + task];
+    int64_t rows = it->zeros;
 
     (void)worker;
-    it->sum = wsum_bytes(s->kind, it->at, (size_t)it->padded);
+    for (int k = 0; k < it->nranges; k++) {
+        rows += it->row[k].n;
+    }
+    it->sum = wsum_bytes(s->o->kind, it->at, (size_t)(rows * it->col.n) * 2);
 }
 
 /* As many of the next tensors as there is room for. */
@@ -204,11 +295,11 @@ static int wsum_some(struct wsum *s, char *room, int64_t size, int *done, struct
 
     for (i = s->first; i < s->n && rc == STATUS_OK; i++) {
         struct wsum_item *it = &s->items[i];
-        if (used + it->padded > size) {
+        if (used + it->room > size) {
             break;
         }
         it->at = (uint16_t *)(void *)(room + used);
-        used += (it->padded + 63) / 64 * 64;
+        used += (it->room + 63) / 64 * 64;
         rc = wsum_values(s, it, e);
     }
     if (rc == STATUS_OK) {
@@ -220,17 +311,20 @@ static int wsum_some(struct wsum *s, char *room, int64_t size, int *done, struct
 
 int wsum_take(struct weights *w, const struct wsum_opts *o, struct map *sums, struct err *e)
 {
-    struct wsum s = {.w = w, .kind = o->kind};
+    struct wsum s = {.w = w, .o = o};
     int64_t size = WSUM_ROOM;
-    int rc = STATUS_OK;
+    int rc = o->tp_size > 1 ? wsum_divides(w, o->tp_size, e) : STATUS_OK;
     char *room;
 
-    if (w->dropped) {
-        return ERR(e, STATUS_AGAIN, "the memory of the weights is released");
+    if (rc == STATUS_OK && w->dropped && !o->read) {
+        rc = ERR(e, STATUS_AGAIN, "the memory of the weights is released");
     }
-    wsum_list(&s, o);
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    wsum_list(&s);
     for (int i = 0; i < s.n; i++) {
-        size = s.items[i].padded > size ? s.items[i].padded : size;
+        size = s.items[i].room > size ? s.items[i].room : size;
     }
     room = mem_map((size_t)size);
     if (!room) {

@@ -13,29 +13,34 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+#include "model/weights.h"
+
 struct map;
-struct param;
-struct weights;
 
 enum wsum_kind {
     WSUM_SHA256, /* the first 8 bytes of SHA-256: tensors in the host's memory */
     WSUM_GPU     /* what SGLang computes of tensors on a GPU: 64 bits, no proof against malice */
 };
 
+/* Zero: all tensors, whole, as they are in w. */
 struct wsum_opts {
     enum wsum_kind kind;
     int pad; /* rows of the embedding and the output layer are filled up with zeros to a multiple
                 of it, as SGLang keeps them; 0: not */
+    int tp_rank, tp_size; /* only what this rank of tensor parallelism holds in SGLang; 0: whole */
     /* Only some tensors, drawn by seed, until they come to so many bytes; 0: all. A draw proves
      * that the two hold equal weights where it looked; which tensors it looks at, who holds other
      * ones cannot know before. */
     int64_t bytes;
     uint64_t seed;
+    /* Values from elsewhere, such as a folder of other weights of the same shape; NULL: w's own. */
+    weights_read_fn *read;
+    void *arg;
 };
 
 /* Puts the sum of each tensor under its name. Runs on all threads of the weights' device.
- * STATUS_AGAIN when their memory is released. */
+ * STATUS_AGAIN when their memory is released, STATUS_UNSUPPORTED when the model cannot be split so.
+ */
 int wsum_take(struct weights *w, const struct wsum_opts *o, struct map *sums, struct err *e);
 /* The sum over names and sums, in order of names: SGLang's per_gpu_checksum. */
 void wsum_total(const struct map *sums, char hex[65]);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/mem.h"
 #include "base/status.h"
 
 int wsync_ask(struct wsync_request *r, const char *path, json_t *body, struct err *e)
@@ -44,66 +45,89 @@ static const char *wsync_find(const json_t *told, const char *name)
     return found;
 }
 
-/* 1: the rank holds a part of each tensor only. */
-static int wsync_split(const json_t *rank, int *size)
+/* Where the rank stands; what it does not tell is as if it were alone. */
+struct wsync_rank {
+    int tp_rank, tp_size, pp_size;
+};
+
+static void wsync_place(const json_t *rank, struct wsync_rank *at)
 {
     const json_t *info = json_array_get(json_object_get(rank, "parallelism_info"), 0);
 
-    *size = 1;
-    (void)json_unpack((json_t *)(uintptr_t)info, "{s:i}", "tp_size", size);
-    return *size > 1;
+    *at = (struct wsync_rank){0, 1, 1};
+    (void)json_unpack((json_t *)(uintptr_t)info, "{s?i,s?i,s?i}", "tp_rank", &at->tp_rank,
+                      "tp_size", &at->tp_size, "pp_size", &at->pp_size);
 }
 
-static int wsync_judge_rank(const struct map *sums, const json_t *rank, int *other, struct err *e)
+/* Tensors that the rank holds are marked in `seen`. */
+static int wsync_judge_rank(const struct map *sums, const json_t *told, int some, uint8_t *seen,
+                            struct err *e)
 {
-    const json_t *told = json_object_get(rank, "checksums");
-    int size;
-
-    if (!json_is_object(told)) {
-        return ERR(e, STATUS_FORMAT, "the engine tells no checksums of its weights");
-    }
-    if (wsync_split(rank, &size)) {
-        return ERR(e, STATUS_UNSUPPORTED,
-                   "the engine splits its tensors over %d ranks; their sums can be compared with "
-                   "the trainer's only where a rank has them whole",
-                   size);
-    }
     for (size_t i = 0; i < sums->count; i++) {
         const struct map_entry *x = &sums->entries[i];
         const char *has = wsync_find(told, x->key);
         char want[17];
         snprintf(want, sizeof want, "%016llx", (unsigned long long)x->value);
-        if (!has) {
+        if (!has && !some) {
             return ERR(e, STATUS_NOTFOUND, "tensor %s: the engine has none of that name", x->key);
         }
-        if (strcmp(has, want) != 0) {
+        if (has && strcmp(has, want) != 0) {
             return ERR(e, STATUS_FAIL, "tensor %s: the engine's sum is %.32s, the trainer's %s",
                        x->key, has, want);
         }
-    }
-    if (other) {
-        *other = (int)json_object_size(told) - (int)sums->count;
+        seen[i] |= has != NULL;
     }
     return STATUS_OK;
 }
 
-int wsync_judge_sums(const struct map *sums, const json_t *answer, int *other, struct err *e)
+static int wsync_judge_ranks(wsync_sums_fn *get, void *arg, const json_t *ranks, struct err *e)
 {
-    const json_t *ranks = json_object_get(answer, "ranks"), *rank;
-    const char *why = json_string_value(json_object_get(answer, "message"));
+    const struct map *sums = NULL;
+    const json_t *rank;
+    uint8_t *seen = NULL;
     size_t i;
     int rc = STATUS_OK;
 
-    if (!json_is_true(json_object_get(answer, "success")) || json_array_size(ranks) == 0) {
-        return ERR(e, STATUS_FAIL, "the engine cannot tell what weights it holds: %.200s",
-                   why ? why : "no reason given");
-    }
     json_array_foreach(ranks, i, rank)
     {
-        rc = wsync_judge_rank(sums, rank, other, e);
+        const json_t *told = json_object_get(rank, "checksums");
+        struct wsync_rank at;
+        wsync_place(rank, &at);
+        if (!json_is_object(told)) {
+            rc = ERR(e, STATUS_FORMAT, "the engine tells no checksums of its weights");
+            break;
+        }
+        sums = get(arg, at.tp_rank, at.tp_size, e);
+        if (!sums) {
+            rc = e && e->code ? e->code : STATUS_UNSUPPORTED;
+            break;
+        }
+        if (!seen) { /* every rank has the same names */
+            seen = mem_alloc(sums->count + 1);
+        }
+        rc = wsync_judge_rank(sums, told, at.pp_size > 1, seen, e);
         if (rc != STATUS_OK) {
-            return rc;
+            break;
         }
     }
+    for (i = 0; rc == STATUS_OK && i < sums->count; i++) {
+        if (!seen[i]) {
+            rc = ERR(e, STATUS_NOTFOUND, "tensor %s: no rank of the engine has it",
+                     sums->entries[i].key);
+        }
+    }
+    mem_free(seen);
     return rc;
+}
+
+int wsync_judge_sums(wsync_sums_fn *sums, void *arg, const json_t *answer, struct err *e)
+{
+    const json_t *ranks = json_object_get(answer, "ranks");
+    const char *why = json_string_value(json_object_get(answer, "message"));
+
+    if (!json_is_true(json_object_get(answer, "success")) || json_array_size(ranks) == 0) {
+        return ERR(e, STATUS_NOTFOUND, "the engine cannot tell what weights it holds: %.200s",
+                   why ? why : "no reason given");
+    }
+    return wsync_judge_ranks(sums, arg, ranks, e);
 }

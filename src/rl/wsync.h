@@ -49,10 +49,12 @@ struct wsync {
 
 /* Fills r; takes the body, which may be NULL for want of memory. */
 int wsync_ask(struct wsync_request *r, const char *path, json_t *body, struct err *e);
-/* An answer of /weights_checker against the sums that the trainer has under the same names
- * (model/wsum.h): every one of them must be there and equal, in each rank. The error names the
- * tensor and both sums. *other counts tensors that the engine has beside them (NULL: not
- * wanted). */
-int wsync_judge_sums(const struct map *sums, const json_t *answer, int *other, struct err *e);
+/* The trainer's own sums (model/wsum.h) of what rank tp_rank of tp_size holds, 0 of 1: all; valid
+ * until the next call. NULL with the cause. */
+typedef const struct map *wsync_sums_fn(void *arg, int tp_rank, int tp_size, struct err *e);
+/* An answer of /weights_checker against those: every tensor must be there and equal, in each rank,
+ * or, where ranks hold some of the layers each (pp_size), in one of them. The error names the
+ * tensor and both sums; it is STATUS_FAIL when a tensor has another sum. */
+int wsync_judge_sums(wsync_sums_fn *sums, void *arg, const json_t *answer, struct err *e);
 
 #endif

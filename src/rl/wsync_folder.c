@@ -18,6 +18,7 @@
 #include "base/proc.h"
 #include "base/status.h"
 #include "model/weights.h"
+#include "model/wfile.h"
 #include "model/wsum.h"
 #include "rl/port.h"
 
@@ -25,6 +26,7 @@
 #define WSYNC_FOLDER_MOST 64
 #define WSYNC_FOLDER_PAD  64 /* SGLang's vocabulary has a multiple of so many rows */
 #define WSYNC_FOLDER_WAYS 3
+#define WSYNC_FOLDER_SUMS (64 * WSYNC_FOLDER_WAYS) /* ranks times ways */
 
 /* How engines sum what they hold: SGLang in the host's memory, SGLang on a GPU, `miles serve`. */
 static const struct wsum_opts wsync_folder_ways[WSYNC_FOLDER_WAYS] = {
@@ -43,10 +45,14 @@ struct wsync_folder {
     char *dir;                                           /* absolute: engines have their own */
     struct wsync_folder_one have[WSYNC_FOLDER_MOST + 1]; /* oldest first */
     int n;
-    int64_t first; /* version of the run's first publish; -1: none yet */
-    struct map sums[WSYNC_FOLDER_WAYS];
-    int64_t summed[WSYNC_FOLDER_WAYS]; /* version that they are of; -1: none */
-    int way;                           /* that engines were found to use */
+    int64_t first;  /* version of the run's first publish; -1: none yet */
+    int64_t judged; /* version that the sums are of; -1: none */
+    struct wsync_folder_sum {
+        int way, rank, size;
+        struct map map;
+    } sums[WSYNC_FOLDER_SUMS];
+    int nsums;
+    int way, try_way; /* that engines were found to use; that is being tried */
 };
 
 /* ---- folders ---- */
@@ -217,20 +223,74 @@ static int wsync_folder_check(void *self, int64_t version, int k, struct wsync_r
     return wsync_ask(r, "/weights_checker", json_pack("{s:s}", "action", "checksum"), e);
 }
 
-/* The trainer's own sums, once for all engines. */
-static int wsync_folder_sums(struct wsync_folder *s, int way, struct err *e)
+/* ---- proof ---- */
+
+static void wsync_folder_forget(struct wsync_folder *s)
 {
-    struct map *sums = &s->sums[way];
+    for (int i = 0; i < s->nsums; i++) {
+        map_fini(&s->sums[i].map);
+    }
+    s->nsums = 0;
+}
+
+static int wsync_folder_read(void *arg, const char *name, uint16_t *dst, int64_t count,
+                             struct err *e)
+{
+    return wfile_read_bf16(arg, name, dst, count, e);
+}
+
+/* From the trainer's memory, or, when training has gone on, from the folder as it was written. */
+static int wsync_folder_sum(struct wsync_folder *s, struct wsum_opts *o, struct map *out,
+                            struct err *e)
+{
+    struct wfile *f = NULL;
+    char *path;
     int rc;
 
-    if (s->summed[way] == s->o.w->version) {
-        return STATUS_OK;
+    if (s->o.w->version == s->judged) {
+        return wsum_take(s->o.w, o, out, e);
     }
-    map_fini(sums);
-    map_init(sums);
-    rc = wsum_take(s->o.w, &wsync_folder_ways[way], sums, e);
-    s->summed[way] = rc == STATUS_OK ? s->o.w->version : -1;
+    path = wsync_folder_path(s, s->judged);
+    rc = wfile_open(path, &f, e);
+    mem_free(path);
+    if (rc == STATUS_OK) {
+        o->read = wsync_folder_read;
+        o->arg = f;
+        rc = wsum_take(s->o.w, o, out, e);
+        wfile_close(f);
+    }
     return rc;
+}
+
+/* Once for all engines. */
+static const struct map *wsync_folder_sums(void *arg, int tp_rank, int tp_size, struct err *e)
+{
+    struct wsync_folder *s = arg;
+    struct wsum_opts o = wsync_folder_ways[s->try_way];
+    struct wsync_folder_sum *x = s->sums;
+
+    for (int i = 0; i < s->nsums; i++, x++) {
+        if (x->way == s->try_way && x->rank == tp_rank && x->size == tp_size) {
+            return &x->map;
+        }
+    }
+    if (tp_rank < 0 || tp_size < 1 || tp_rank >= tp_size || s->nsums == WSYNC_FOLDER_SUMS) {
+        ERR(e, STATUS_UNSUPPORTED, "rank %d of %d: sums of at most %d ranks can be compared",
+            tp_rank, tp_size, WSYNC_FOLDER_SUMS / WSYNC_FOLDER_WAYS);
+        return NULL;
+    }
+    o.tp_rank = tp_rank;
+    o.tp_size = tp_size;
+    x->way = s->try_way;
+    x->rank = tp_rank;
+    x->size = tp_size;
+    map_init(&x->map);
+    if (wsync_folder_sum(s, &o, &x->map, e) != STATUS_OK) {
+        map_fini(&x->map);
+        return NULL;
+    }
+    s->nsums++;
+    return &x->map;
 }
 
 /* The answer does not say in which way the engine sums: all its sums equal to ours in one of them
@@ -240,22 +300,25 @@ static int wsync_folder_judge(void *self, int64_t version, int k, const json_t *
                               struct err *e)
 {
     struct wsync_folder *s = self;
-    struct err other;
-    int rc = STATUS_FAIL, first = s->way;
+    struct err other = {0};
+    int rc = STATUS_FAIL, told = rc, first = s->way;
 
     (void)k;
-    if (s->o.w->version != version) {
-        return ERR(e, STATUS_FAIL, "version %lld is to be proven, the trainer has %lld",
-                   (long long)version, (long long)s->o.w->version);
+    if (wsync_folder_at(s, version) < 0) {
+        return ERR(e, STATUS_NOTFOUND, "version %lld is to be proven, and its folder is gone",
+                   (long long)version);
+    }
+    if (s->judged != version) {
+        wsync_folder_forget(s);
+        s->judged = version;
     }
     for (int i = 0; i < WSYNC_FOLDER_WAYS && rc == STATUS_FAIL; i++) {
-        int way = (first + i) % WSYNC_FOLDER_WAYS;
-        struct err *to = i == 0 ? e : &other;
-        rc = wsync_folder_sums(s, way, to);
-        rc = rc == STATUS_OK ? wsync_judge_sums(&s->sums[way], answer, NULL, to) : rc;
-        s->way = rc == STATUS_OK ? way : s->way;
+        s->try_way = (first + i) % WSYNC_FOLDER_WAYS;
+        rc = wsync_judge_sums(wsync_folder_sums, s, answer, i == 0 ? e : &other);
+        s->way = rc == STATUS_OK ? s->try_way : s->way;
+        told = i == 0 ? rc : told;
     }
-    return rc;
+    return rc == STATUS_OK ? rc : told;
 }
 
 static void wsync_folder_settled(void *self, int64_t version)
@@ -291,11 +354,7 @@ int wsync_folder_open(const struct wsync_folder_opts *o, struct wsync_folder **o
     s->o.keep = o->keep < 1 ? 1 : o->keep > WSYNC_FOLDER_MOST ? WSYNC_FOLDER_MOST : o->keep;
     s->dir = mem_strdup(real);
     free(real);
-    s->first = -1;
-    for (int i = 0; i < WSYNC_FOLDER_WAYS; i++) {
-        map_init(&s->sums[i]);
-        s->summed[i] = -1;
-    }
+    s->first = s->judged = -1;
     s->sync = (struct wsync){.prepare = wsync_folder_prepare,
                              .before = wsync_folder_before,
                              .take = wsync_folder_take,
@@ -327,9 +386,7 @@ void wsync_folder_close(struct wsync_folder *s)
     if (wsync_folder_trim(s, 0, &e) != STATUS_OK) {
         log_warn(WSYNC, "weights stay behind: %s", e.msg);
     }
-    for (int i = 0; i < WSYNC_FOLDER_WAYS; i++) {
-        map_fini(&s->sums[i]);
-    }
+    wsync_folder_forget(s);
     mem_free(s->dir);
     mem_free(s);
 }

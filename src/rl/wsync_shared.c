@@ -70,21 +70,28 @@ static int wsync_shared_check(void *self, int64_t version, int k, struct wsync_r
 }
 
 /* The trainer's own sums, once for all engines. */
-static int wsync_shared_sums(struct wsync_shared *s, struct err *e)
+static const struct map *wsync_shared_sums(void *arg, int tp_rank, int tp_size, struct err *e)
 {
+    struct wsync_shared *s = arg;
     double start = proc_now();
-    int rc;
 
-    if (s->summed) {
-        return STATUS_OK;
+    (void)tp_rank;
+    if (tp_size > 1) {
+        ERR(e, STATUS_UNSUPPORTED, "an engine over shared weights has them whole, not in %d ranks",
+            tp_size);
+        return NULL;
     }
-    map_fini(&s->sums);
-    map_init(&s->sums);
-    rc = wsum_take(s->o.w, &s->draw, &s->sums, e);
-    s->summed = rc == STATUS_OK;
-    log_debug(WSYNC, "version %lld: %zu of %d tensors summed in %.3f s", (long long)s->version,
-              s->sums.count, s->o.w->nparams, proc_now() - start);
-    return rc;
+    if (!s->summed) {
+        map_fini(&s->sums);
+        map_init(&s->sums);
+        if (wsum_take(s->o.w, &s->draw, &s->sums, e) != STATUS_OK) {
+            return NULL;
+        }
+        s->summed = 1;
+        log_debug(WSYNC, "version %lld: %zu of %d tensors summed in %.3f s", (long long)s->version,
+                  s->sums.count, s->o.w->nparams, proc_now() - start);
+    }
+    return &s->sums;
 }
 
 static int wsync_shared_judge(void *self, int64_t version, int k, const json_t *answer,
@@ -93,15 +100,17 @@ static int wsync_shared_judge(void *self, int64_t version, int k, const json_t *
     struct wsync_shared *s = self;
     const char *label = json_string_value(json_object_get(answer, "weight_version"));
     char want[24];
-    int rc;
 
     (void)k;
+    if (s->o.w->version != version || s->version != version) {
+        return ERR(e, STATUS_FAIL, "version %lld is to be proven, the trainer has %lld",
+                   (long long)version, (long long)s->o.w->version);
+    }
     snprintf(want, sizeof want, "%lld", (long long)version);
     if (label && strcmp(label, want) != 0) {
         return ERR(e, STATUS_FAIL, "the engine has version %.40s, not %s", label, want);
     }
-    rc = wsync_shared_sums(s, e);
-    return rc == STATUS_OK ? wsync_judge_sums(&s->sums, answer, NULL, e) : rc;
+    return wsync_judge_sums(wsync_shared_sums, s, answer, e);
 }
 
 static void wsync_shared_settled(void *self, int64_t version)

@@ -107,6 +107,113 @@ static void test_names(void **state)
     tinymodel_close(&m);
 }
 
+/* Rows [from, from + n) of a tensor of the folder with `cols` columns, and of them the columns [c0,
+ * c0 + nc), behind what is in v. */
+static int64_t put(const struct wfile *f, const char *name, int64_t cols, const int64_t rows[2],
+                   const int64_t c[2], uint16_t *v)
+{
+    int64_t count = wfile_find(f, name)->count, n = 0;
+    uint16_t *all = mem_alloc((size_t)count * 2);
+
+    assert_ok(wfile_read_bf16(f, name, all, count, &e), &e);
+    for (int64_t r = rows[0]; r < rows[0] + rows[1]; r++) {
+        for (int64_t k = c[0]; k < c[0] + c[1]; k++) {
+            v[n++] = all[r * cols + k];
+        }
+    }
+    mem_free(all);
+    return n;
+}
+#define R(a, n)                                                                                    \
+    (const int64_t[])                                                                              \
+    {                                                                                              \
+        a, n                                                                                       \
+    }
+
+/* What each of four ranks of an SGLang holds: 4 heads over 2 of keys and values of 32, 128 columns
+ * of the MLP, 50 tokens filled up to 64. */
+static void test_split(void **state)
+{
+    static const struct tinymodel_spec spec = {"qwen2", 0, 2, 64, 4, 2, 32, 128, 50, 128, 0};
+    struct tinymodel m;
+    uint16_t *v = mem_alloc(1 << 20);
+
+    (void)state;
+    tinymodel_open(&m, tinymodel_write(&spec), "cpu", "auto", 1, 1, 0, 0);
+    for (int r = 0; r < 4; r++) {
+        struct wsum_opts o = {.pad = 64, .tp_rank = r, .tp_size = 4};
+        struct map s;
+        int64_t n, have = r < 3 ? 16 : 2;
+        map_init(&s);
+        assert_ok(wsum_take(m.w, &o, &s, &e), &e);
+        n = put(m.file, L "self_attn.q_proj.weight", 64, R(32 * r, 32), R(0, 64), v);
+        n += put(m.file, L "self_attn.k_proj.weight", 64, R(32 * (r / 2), 32), R(0, 64), v + n);
+        n += put(m.file, L "self_attn.v_proj.weight", 64, R(32 * (r / 2), 32), R(0, 64), v + n);
+        assert_int_equal(at(&s, L "self_attn.qkv_proj.weight"),
+                         wsum_bytes(WSUM_SHA256, v, (size_t)n * 2));
+        n = put(m.file, L "self_attn.q_proj.bias", 1, R(32 * r, 32), R(0, 1), v);
+        n += put(m.file, L "self_attn.k_proj.bias", 1, R(32 * (r / 2), 32), R(0, 1), v + n);
+        n += put(m.file, L "self_attn.v_proj.bias", 1, R(32 * (r / 2), 32), R(0, 1), v + n);
+        assert_int_equal(at(&s, L "self_attn.qkv_proj.bias"),
+                         wsum_bytes(WSUM_SHA256, v, (size_t)n * 2));
+        n = put(m.file, L "self_attn.o_proj.weight", 128, R(0, 64), R(32 * r, 32), v);
+        assert_int_equal(at(&s, L "self_attn.o_proj.weight"),
+                         wsum_bytes(WSUM_SHA256, v, (size_t)n * 2));
+        n = put(m.file, L "mlp.gate_proj.weight", 64, R(32 * r, 32), R(0, 64), v);
+        n += put(m.file, L "mlp.up_proj.weight", 64, R(32 * r, 32), R(0, 64), v + n);
+        assert_int_equal(at(&s, L "mlp.gate_up_proj.weight"),
+                         wsum_bytes(WSUM_SHA256, v, (size_t)n * 2));
+        n = put(m.file, L "mlp.down_proj.weight", 128, R(0, 64), R(32 * r, 32), v);
+        assert_int_equal(at(&s, L "mlp.down_proj.weight"),
+                         wsum_bytes(WSUM_SHA256, v, (size_t)n * 2));
+        n = put(m.file, "model.norm.weight", 1, R(0, 64), R(0, 1), v);
+        assert_int_equal(at(&s, "model.norm.weight"), wsum_bytes(WSUM_SHA256, v, (size_t)n * 2));
+        n = put(m.file, "lm_head.weight", 64, R(16 * r, have), R(0, 64), v);
+        memset(v + n, 0, (size_t)(16 * 64 - n) * 2);
+        assert_int_equal(at(&s, "lm_head.weight"), wsum_bytes(WSUM_SHA256, v, 16 * 64 * 2));
+        map_fini(&s);
+        map_init(&s);
+        o.tp_size = 3;
+        assert_int_equal(wsum_take(m.w, &o, &s, &e), STATUS_UNSUPPORTED);
+        map_fini(&s);
+    }
+    mem_free(v);
+    tinymodel_close(&m);
+}
+
+static int read_file(void *arg, const char *name, uint16_t *dst, int64_t count, struct err *err)
+{
+    return wfile_read_bf16(arg, name, dst, count, err);
+}
+
+/* Values that are not in memory. */
+static void test_elsewhere(void **state)
+{
+    struct tinymodel a, b;
+    struct map x, y;
+    char hx[65], hy[65];
+
+    (void)state;
+    tinymodel_open(&a, tinymodel_write(&specs[0]), "cpu", "auto", 1, 1, 0, 0);
+    tinymodel_open(&b, tinymodel_write(&specs[0]), "cpu", "auto", 1, 1, 0, 0); /* other values */
+    map_init(&x);
+    map_init(&y);
+    assert_ok(wsum_take(b.w, &(struct wsum_opts){0}, &x, &e), &e);
+    assert_ok(wsum_take(a.w, &(struct wsum_opts){.read = read_file, .arg = b.file}, &y, &e), &e);
+    wsum_total(&x, hx);
+    wsum_total(&y, hy);
+    assert_string_equal(hx, hy);
+    map_fini(&y);
+    map_init(&y);
+    assert_ok(wsum_take(a.w, &(struct wsum_opts){0}, &y, &e), &e);
+    wsum_total(&y, hy);
+    assert_string_not_equal(hx, hy);
+    map_fini(&x);
+    map_fini(&y);
+    tinymodel_close(&a);
+    tinymodel_close(&b);
+}
+
 static void test_draw(void **state)
 {
     struct tinymodel m;
@@ -158,10 +265,9 @@ static void test_draw(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpu),
-        cmocka_unit_test(test_sha),
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_draw),
+        cmocka_unit_test(test_gpu),       cmocka_unit_test(test_sha),
+        cmocka_unit_test(test_names),     cmocka_unit_test(test_split),
+        cmocka_unit_test(test_elsewhere), cmocka_unit_test(test_draw),
     };
     return cmocka_run_group_tests(tests, fixture_setup, fixture_teardown);
 }

@@ -17,27 +17,34 @@
 static const struct tinymodel_spec spec = {"llama", 1, 2, 64, 2, 1, 32, 64, 40, 64, 0};
 static struct err e;
 
-/* What an engine that holds w answers. */
+/* What an engine of so many ranks answers that holds w. */
+static json_t *answer_ranks(struct weights *w, const struct wsum_opts *opts, int ranks)
+{
+    json_t *list = json_array();
+
+    for (int i = 0; i < ranks; i++) {
+        struct wsum_opts o = *opts;
+        json_t *sums = json_object();
+        struct map m;
+        map_init(&m);
+        o.tp_rank = o.tp_size > 1 ? i : 0;
+        assert_ok(wsum_take(w, &o, &m, &e), &e);
+        for (size_t k = 0; k < m.count; k++) {
+            char hex[17];
+            snprintf(hex, sizeof hex, "%016llx", (unsigned long long)m.entries[k].value);
+            json_object_set_new(sums, m.entries[k].key, json_string(hex));
+        }
+        map_fini(&m);
+        json_array_append_new(list, json_pack("{s:o,s:[{s:i,s:i}]}", "checksums", sums,
+                                              "parallelism_info", "tp_rank", o.tp_rank, "tp_size",
+                                              o.tp_size > 1 ? o.tp_size : 1));
+    }
+    return json_pack("{s:b,s:o}", "success", 1, "ranks", list);
+}
+
 static json_t *answer(struct weights *w, enum wsum_kind kind, int pad, int ranks)
 {
-    struct wsum_opts o = {.kind = kind, .pad = pad};
-    json_t *sums = json_object(), *list = json_array();
-    struct map m;
-
-    map_init(&m);
-    assert_ok(wsum_take(w, &o, &m, &e), &e);
-    for (size_t i = 0; i < m.count; i++) {
-        char hex[17];
-        snprintf(hex, sizeof hex, "%016llx", (unsigned long long)m.entries[i].value);
-        json_object_set_new(sums, m.entries[i].key, json_string(hex));
-    }
-    map_fini(&m);
-    for (int i = 0; i < ranks; i++) {
-        json_array_append_new(list, json_pack("{s:O,s:[{s:i}]}", "checksums", sums,
-                                              "parallelism_info", "tp_size", 1));
-    }
-    json_decref(sums);
-    return json_pack("{s:b,s:o}", "success", 1, "ranks", list);
+    return answer_ranks(w, &(struct wsum_opts){.kind = kind, .pad = pad}, ranks);
 }
 
 static json_t *sums_of(json_t *a, size_t rank)
@@ -74,9 +81,31 @@ static void judged(const struct wsync *s, struct weights *w, int pad)
     a = json_pack("{s:b,s:[{}]}", "success", 1, "ranks");
     refused(s, w->version, a, "no checksums");
     json_decref(a);
-    a = json_pack("{s:b,s:[{s:{},s:[{s:i}]}]}", "success", 1, "ranks", "checksums",
-                  "parallelism_info", "tp_size", 2);
-    refused(s, w->version, a, "2 ranks");
+    /* ranks with some of the layers each: all of them together have all */
+    a = answer(w, WSUM_SHA256, pad, 2);
+    json_object_set_new(json_array_get(json_object_get(a, "ranks"), 1), "checksums",
+                        json_deep_copy(sums_of(a, 0)));
+    for (size_t i = 0; i < 2; i++) {
+        json_t *rank = json_array_get(json_object_get(a, "ranks"), i);
+        json_object_set_new(rank, "parallelism_info", json_pack("[{s:i}]", "pp_size", 2));
+        json_object_del(sums_of(a, i), i ? "model.norm.weight" : "model.embed_tokens.weight");
+    }
+    assert_ok(s->judge(s->self, w->version, 0, a, &e), &e);
+    json_object_del(sums_of(a, 1), "model.embed_tokens.weight");
+    refused(s, w->version, a, "model.embed_tokens.weight: no rank of the engine has it");
+    json_decref(a);
+}
+
+/* An engine that splits its tensors. */
+static void judged_split(const struct wsync *s, struct weights *w)
+{
+    json_t *a = answer_ranks(w, &(struct wsum_opts){.pad = 64, .tp_size = 2}, 2);
+
+    assert_ok(s->judge(s->self, w->version, 0, a, &e), &e);
+    json_object_set_new(sums_of(a, 1), "model.layers.0.mlp.down_proj.weight",
+                        json_incref(json_object_get(sums_of(a, 0), "model.layers.0.mlp.down_proj."
+                                                                   "weight")));
+    refused(s, w->version, a, "model.layers.0.mlp.down_proj.weight: the engine's sum is");
     json_decref(a);
 }
 
@@ -213,6 +242,7 @@ static void engine_takes(struct folder_kit *k, int64_t version)
     assert_int_equal(k->sync->check(k->sync->self, version, 1, &r, &e), STATUS_END);
     m.w->version = version;
     judged(k->sync, m.w, 64);
+    judged_split(k->sync, m.w);
     a = answer(m.w, WSUM_SHA256, 0, 1);
     assert_ok(k->sync->judge(k->sync->self, version, 0, a, &e), &e);
     json_decref(a);
@@ -252,7 +282,8 @@ static void test_folder(void **state)
         assert_int_equal(stands(dir, "weights_v2"), v == 2 || v == 3);
         sharedmodel_step(&k.t);
     }
-    refused(k.sync, 4, NULL, "version 4 is to be proven, the trainer has 5");
+    engine_takes(&k, 4); /* one that comes back when training has gone on */
+    refused(k.sync, 2, NULL, "version 2 is to be proven, and its folder is gone");
     assert_true(wsync_folder_bytes(k.s) > 2 * 2 * weights_count(k.t.m.w));
     assert_int_equal(stat(dir, &st), 0);
     kit_close(&k);
