@@ -311,6 +311,22 @@ static void port_engine_post(struct port_http *p, struct port_engine *en, enum p
     json_decref(r->body);
 }
 
+/* The next that an engine is asked for to get the weights into it. */
+static int port_engine_to_take(struct port_http *p, struct port_engine *en, struct wsync_request *r,
+                               struct err *e)
+{
+    const struct wsync *s = p->o.sync;
+
+    if (en->before_k >= 0) {
+        int rc = s->before ? s->before(s->self, p->version, en->before_k, r, e) : STATUS_END;
+        if (rc != STATUS_END) {
+            return rc;
+        }
+        en->before_k = -1;
+    }
+    return s->take(s->self, p->version, r, e);
+}
+
 static void port_engine_take(struct port_http *p, struct port_engine *en, double now)
 {
     struct wsync_request r = {{0}, NULL};
@@ -319,12 +335,13 @@ static void port_engine_take(struct port_http *p, struct port_engine *en, double
     if (en->state == PORT_ENGINE_UP) {
         port_engine_enter(p, en, PORT_ENGINE_TAKE);
         en->deadline = now + p->o.sync_s;
+        en->before_k = 0;
     }
     if (now > en->deadline) {
         port_engine_lose(p, en, 0, 0, "it did not take weight version %lld within %.0f s%s%s",
                          (long long)p->version, p->o.sync_s, en->said[0] ? ": " : "", en->said);
     } else if (now >= en->next_try) {
-        if (p->o.sync->take(p->o.sync->self, p->version, &r, &e) == STATUS_OK) {
+        if (port_engine_to_take(p, en, &r, &e) == STATUS_OK) {
             port_engine_post(p, en, PORT_HTTP_TAKE, &r, now);
         } else {
             port_http_fail(p, e.code ? e.code : STATUS_FAIL, "weight version %lld for %s: %s",
@@ -361,6 +378,10 @@ static void port_engine_took(struct port_http *p, struct port_engine *en,
 
     if (k->version != p->version) { /* another was published meanwhile */
         port_engine_enter(p, en, PORT_ENGINE_UP);
+    } else if (ev->outcome == HTTP_CLIENT_OK && ev->status == 200 &&
+               !json_is_false(json_object_get(o, "success")) && en->before_k >= 0) {
+        en->before_k++;
+        en->next_try = port_http_now(p);
     } else if (ev->outcome == HTTP_CLIENT_OK && ev->status == 200 &&
                !json_is_false(json_object_get(o, "success"))) {
         port_engine_enter(p, en, PORT_ENGINE_CHECK);

@@ -98,7 +98,8 @@ struct port_engine {
     int row_exact;   /* it promises the trainer's bits */
     int64_t version; /* that it has proven to hold; -1: none */
     int check_k;
-    int control; /* of the running control: 0 no part of it, 1 to be asked, 2 asked, 3 done */
+    int before_k; /* of what is asked before it takes them; -1: it has been asked for all of it */
+    int control;  /* of the running control: 0 no part of it, 1 to be asked, 2 asked, 3 done */
 };
 
 /* A finished sample that is not handed out yet. */

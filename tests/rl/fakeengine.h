@@ -36,12 +36,13 @@ struct fakeengine {
     int index;
     /* every k-th request of /generate; 0: none */
     atomic_int cut, bad, busy, wrong, broken, short_list, abortive, refuse;
-    atomic_int hold;      /* 1: samples are held until fakeengine_let */
-    atomic_int deaf;      /* 1: nothing is answered, not even a health check */
-    atomic_int sick;      /* 1: /health says 503 */
-    atomic_int not_yet;   /* so many takes are answered with 503 */
-    atomic_int bad_take;  /* so many are refused */
-    atomic_int bad_proof; /* so many proofs name another version */
+    atomic_int hold;               /* 1: samples are held until fakeengine_let */
+    atomic_int deaf;               /* 1: nothing is answered, not even a health check */
+    atomic_int sick;               /* 1: /health says 503 */
+    atomic_int not_yet;            /* so many takes are answered with 503 */
+    atomic_int bad_take;           /* so many are refused */
+    atomic_int bad_proof;          /* so many proofs name another version */
+    atomic_int spoils, late_spoil; /* requests before a take; 1: one came after it */
     atomic_int paused, released, aborts, asked, samples, starts, takes, late;
     atomic_int leaves;   /* of its manifest */
     atomic_int want;     /* the version that samples must find here */
@@ -329,6 +330,9 @@ static inline void fakeengine_ok(void *arg, struct http_req *r)
         atomic_store(&f->released, 0);
     } else if (strcmp(path, "/abort_request") == 0) {
         fakeengine_abort(f, r);
+    } else if (strcmp(path, "/weights_checker") == 0) {
+        atomic_fetch_add(&f->spoils, 1);
+        f->late_spoil |= f->version > 0;
     }
     http_req_reply(r, 200, "application/json", "{}", 2);
 }
@@ -414,6 +418,20 @@ static inline int fakeengine_prepare(void *self, int64_t version, struct err *e)
     for (int i = 0; i < h->n; i++) {
         atomic_store(&h->e[i].want, (int)version);
     }
+    return STATUS_OK;
+}
+
+/* Two requests before the first version is taken; for tests that set it. */
+static inline int fakeengine_sync_before(void *self, int64_t version, int k,
+                                         struct wsync_request *r, struct err *e)
+{
+    (void)self;
+    (void)e;
+    if (version > 1 || k == 2) {
+        return STATUS_END;
+    }
+    snprintf(r->path, sizeof r->path, "/weights_checker");
+    r->body = json_pack("{s:s}", "action", "reset_tensors");
     return STATUS_OK;
 }
 

@@ -523,6 +523,25 @@ static void test_publish(void **state)
     finish();
 }
 
+/* What an engine is asked for before it takes weights comes before, all of it, and once. */
+static void test_before(void **state)
+{
+    struct err e = {0};
+    (void)state;
+    defaults(2);
+    h.sync.before = fakeengine_sync_before;
+    begin(2);
+    submit_all(4, 2);
+    drain_all(8);
+    assert_ok(publish(5, &e), &e);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(h.e[i].spoils, 2);
+        assert_int_equal(h.e[i].late_spoil, 0);
+        assert_int_equal(h.e[i].takes, 2);
+    }
+    finish();
+}
+
 static void test_abort(void **state)
 {
     struct err e = {0};
@@ -802,10 +821,11 @@ int main(void)
         cmocka_unit_test(test_sick),         cmocka_unit_test(test_all_lost),
         cmocka_unit_test(test_one_given_up), cmocka_unit_test(test_no_start),
         cmocka_unit_test(test_manifest),     cmocka_unit_test(test_wrong_version),
-        cmocka_unit_test(test_publish),      cmocka_unit_test(test_abort),
-        cmocka_unit_test(test_control),      cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_bound),        cmocka_unit_test(test_external),
-        cmocka_unit_test(test_router),       cmocka_unit_test(test_close),
+        cmocka_unit_test(test_publish),      cmocka_unit_test(test_before),
+        cmocka_unit_test(test_abort),        cmocka_unit_test(test_control),
+        cmocka_unit_test(test_errors),       cmocka_unit_test(test_bound),
+        cmocka_unit_test(test_external),     cmocka_unit_test(test_router),
+        cmocka_unit_test(test_close),
     };
     log_set_level(getenv("PORT_LOG") ? LOG_DEBUG : LOG_ERROR + 1);
     return cmocka_run_group_tests(tests, NULL, NULL);
