@@ -215,7 +215,6 @@ static const struct conf_known known_flags[] = {
     {"enable-mtp-training", CONF_SWITCH, NULL},
     /* Fault tolerance */
     {"ft-components", CONF_STRS, "rollout"},
-    {"rollout-health-check-first-wait", CONF_FLOAT, "0"},
     {"trainer-heartbeat-checker-interval", CONF_FLOAT, "10"},
     {"trainer-heartbeat-checker-timeout", CONF_FLOAT, "10"},
     {"trainer-heartbeat-checker-first-wait", CONF_FLOAT, "300"},

@@ -288,6 +288,7 @@ static void port_engine_informed(struct port_http *p, struct port_engine *en,
                          c.key, c.have, c.want);
     } else {
         en->row_exact = json_is_true(json_object_get(miles, "row_exact"));
+        en->next_check = port_http_now(p) + p->o.check_first_s;
         port_engine_enter(p, en, PORT_ENGINE_UP);
     }
     json_decref(o);
@@ -425,7 +426,9 @@ static void port_engine_use(struct port_http *p, struct port_engine *en, double 
 {
     port_engine_enter(p, en, PORT_ENGINE_READY);
     en->suspect = 0;
-    en->next_check = now + p->o.check_s;
+    if (en->next_check < now + p->o.check_s) {
+        en->next_check = now + p->o.check_s;
+    }
     log_debug(ENGINE, "%s is ready, weight version %lld", port_engine_name(en),
               (long long)en->version);
 }
@@ -461,15 +464,17 @@ static void port_engine_joined(struct port_http *p, struct port_engine *en,
 
 /* ---- in use ---- */
 
-/* While it rests or takes part in something, an engine may be unable to show its health. */
-static int port_engine_rests(const struct port_http *p)
+/* While it rests or takes part in something SGLang may be unable to show its health; `miles serve`
+ * always can. */
+static int port_engine_rests(const struct port_http *p, const struct port_engine *en)
 {
-    return p->paused || p->released || p->controlling || p->publishing;
+    return p->o.kind != PORT_HTTP_MILES &&
+           (en->call || p->paused || p->released || p->controlling || p->publishing);
 }
 
 static void port_engine_watch(struct port_http *p, struct port_engine *en, double now)
 {
-    if (en->health || now < en->next_check || port_engine_rests(p)) {
+    if (en->health || now < en->next_check || port_engine_rests(p, en)) {
         return;
     }
     en->health = port_http_send(p, PORT_HTTP_HEALTH, en->index, "GET", en->url, "/health", NULL, 0,
@@ -487,8 +492,7 @@ static void port_engine_checked(struct port_http *p, struct port_engine *en,
             port_engine_doubt(p, en);
         }
         en->suspect = 0;
-    } else if (en->state == PORT_ENGINE_READY && !port_engine_rests(p) &&
-               port_engine_alive(p, en)) {
+    } else if (port_engine_is_up(en) && !port_engine_rests(p, en) && port_engine_alive(p, en)) {
         port_engine_told(ev, told, sizeof told);
         port_engine_lose(p, en, 0, 0, "its health check failed: %s", told);
     }
@@ -599,5 +603,7 @@ void port_engine_tick(struct port_http *p, struct port_engine *en, double now)
                                   NULL, 0, p->o.check_timeout_s);
     } else if (!en->call) {
         port_engine_go_on(p, en, now);
+    } else if (port_engine_is_up(en)) { /* it was told something: is it still there? */
+        port_engine_watch(p, en, now);
     }
 }

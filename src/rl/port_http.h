@@ -60,6 +60,7 @@ struct port_http_opts {
     double sync_s;          /* for one engine to take new weights and prove it [600] */
     double check_s;         /* between two health checks [30] */
     double check_timeout_s; /* for the answer of one [30] */
+    double check_first_s;   /* without them when an engine has come up [0] */
     /* Losses of one engine without a finished sample between, then it is given up; an engine of
      * somebody else's that only does not answer is not, as long as others do [3]. With the last one
      * given up the port ends with an error that names all. */

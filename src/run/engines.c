@@ -135,7 +135,8 @@ static int engines_open_port(struct engines *g, struct err *e)
         .request_s = (double)p->request_s,
         .sync_s = p->sync_s,
         .check_s = p->check_s,
-        .check_timeout_s = p->check_timeout_s};
+        .check_timeout_s = p->check_timeout_s,
+        .check_first_s = p->first_wait_s};
     return port_http_open(&po, &g->port, e);
 }
 

@@ -35,7 +35,7 @@ struct place_opts {
     int64_t request_s;
     int use_router;
     struct conf_strs router; /* flags for the router, as --router-... */
-    double check_s, check_timeout_s, start_s, sync_s;
+    double check_s, check_timeout_s, first_wait_s, start_s, sync_s;
     int fault_tolerance, check_equal, policy;
     char *disk_dir, *log_dir;
     /* Made by place_resolve; zero before. */

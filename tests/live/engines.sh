@@ -44,16 +44,14 @@ ARGS=(
     --custom-rm-path "$WORK/reward.py:reward" --use-dynamic-batch-size --max-tokens-per-gpu 4096
     --lr 1e-4 --lr-decay-style constant
 )
-TWO=(--rollout-num-gpus 2 --rollout-health-check-interval 0.5 --rollout-health-check-timeout 2
-    --update-weight-timeout 5)
+TWO=(--rollout-num-gpus 2 --rollout-health-check-interval 0.5 --rollout-health-check-timeout 2)
 
 # left: processes that came from this script's runs. What grep is started for is not in the list yet.
 left() {
-    local p
-    for p in /proc/[0-9]*; do
-        if grep -qz "^ENGINES_MARK=$MARK\$" "$p/environ" 2>/dev/null; then
-            echo "${p#/proc/}"
-        fi
+    local f
+    for f in $(grep -lzs "^ENGINES_MARK=$MARK\$" /proc/[0-9]*/environ || true); do
+        f=${f#/proc/}
+        echo "${f%/environ}"
     done
 }
 

@@ -346,6 +346,27 @@ static void test_hangs(void **state)
     finish();
 }
 
+/* The same while it is to take weights: it is not waited for as long as that may take. */
+static void test_hangs_at_publish(void **state)
+{
+    struct err e = {0};
+    double t0;
+    (void)state;
+    defaults(2);
+    b.o.sync_s = 25;
+    begin(2);
+    h.e[1].deaf = 1;
+    t0 = proc_now();
+    assert_ok(publish(2, &e), &e);
+    assert_true(proc_now() - t0 < 10.0);
+    recover();
+    assert_int_equal(h.e[1].starts, 2);
+    submit_all(8, 2);
+    drain_all(16);
+    no_unproven();
+    finish();
+}
+
 /* One that is sick says so itself. */
 static void test_sick(void **state)
 {
@@ -815,16 +836,27 @@ static void test_close(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many),         cmocka_unit_test(test_sglang),
-        cmocka_unit_test(test_shares),       cmocka_unit_test(test_concurrency),
-        cmocka_unit_test(test_killed),       cmocka_unit_test(test_hangs),
-        cmocka_unit_test(test_sick),         cmocka_unit_test(test_all_lost),
-        cmocka_unit_test(test_one_given_up), cmocka_unit_test(test_no_start),
-        cmocka_unit_test(test_manifest),     cmocka_unit_test(test_wrong_version),
-        cmocka_unit_test(test_publish),      cmocka_unit_test(test_before),
-        cmocka_unit_test(test_abort),        cmocka_unit_test(test_control),
-        cmocka_unit_test(test_errors),       cmocka_unit_test(test_bound),
-        cmocka_unit_test(test_external),     cmocka_unit_test(test_router),
+        cmocka_unit_test(test_many),
+        cmocka_unit_test(test_sglang),
+        cmocka_unit_test(test_shares),
+        cmocka_unit_test(test_concurrency),
+        cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_hangs),
+        cmocka_unit_test(test_hangs_at_publish),
+        cmocka_unit_test(test_sick),
+        cmocka_unit_test(test_all_lost),
+        cmocka_unit_test(test_one_given_up),
+        cmocka_unit_test(test_no_start),
+        cmocka_unit_test(test_manifest),
+        cmocka_unit_test(test_wrong_version),
+        cmocka_unit_test(test_publish),
+        cmocka_unit_test(test_before),
+        cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_control),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_bound),
+        cmocka_unit_test(test_external),
+        cmocka_unit_test(test_router),
         cmocka_unit_test(test_close),
     };
     log_set_level(getenv("PORT_LOG") ? LOG_DEBUG : LOG_ERROR + 1);
