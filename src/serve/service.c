@@ -180,6 +180,7 @@ static void service_end_call(struct service *s, struct service_call *c)
     mem_free(c->state);
     c->state = NULL;
     atomic_fetch_sub(&s->load, n);
+    service_show(s); /* who has the answer sees it counted */
     c->fn(c->arg, &ev);
 }
 
