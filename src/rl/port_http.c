@@ -217,8 +217,9 @@ static void port_http_retry(struct port_http *p, struct port_http_unit *u, int e
     port_http_again(p, u, port_http_backoff(u->tries));
 }
 
-/* The connection ended under it. That is the engine's fault until it happens too often. */
-static void port_http_cut(struct port_http *p, struct port_http_unit *u, int engine)
+/* The connection or the engine ended under it. That is the engine's fault until it happens too
+ * often: a sample that ends every engine it comes to must not do so for ever. */
+static void port_http_count_cut(struct port_http *p, struct port_http_unit *u, int engine)
 {
     p->stats.retries++;
     if (++u->cuts > PORT_HTTP_CUTS * p->o.tries && !u->set->aborted) {
@@ -228,6 +229,11 @@ static void port_http_cut(struct port_http *p, struct port_http_unit *u, int eng
             u->cuts, u->first, u->first + u->count - 1, (long long)u->set->g.id,
             port_http_who(p, engine), u->cause);
     }
+}
+
+static void port_http_cut(struct port_http *p, struct port_http_unit *u, int engine)
+{
+    port_http_count_cut(p, u, engine);
     log_debug(ENGINE, "%s: %s", port_http_who(p, engine), u->cause);
     if (engine >= 0) {
         port_engine_suspect(p, &p->engines[engine]);
@@ -402,7 +408,8 @@ int port_http_take_back(struct port_http *p, int engine)
             http_client_cancel(p->c, u->call->id);
             port_http_land(p, u);
             n += u->count;
-            p->stats.retries++;
+            snprintf(u->cause, sizeof u->cause, "%.250s", p->engines[engine].why);
+            port_http_count_cut(p, u, engine);
             port_http_again(p, u, 0.0);
         }
     }

@@ -818,6 +818,33 @@ static void test_router(void **state)
     finish();
 }
 
+/* A sample that ends every engine it comes to, while others finish. */
+static void test_poison(void **state)
+{
+    struct err e = {0};
+    struct port_answer a;
+    double end = proc_now() + 60;
+    int rc;
+    (void)state;
+    defaults(1);
+    b.o.tries = 1;
+    b.o.restarts = 100;
+    begin(1);
+    h.e[0].hold = 1;
+    submit_all(1, 2);
+    while ((rc = b.r->poll(b.r->self, &a, &e)) == STATUS_AGAIN && proc_now() < end) {
+        if (fakeengine_nheld(&h.e[0])) {
+            h.e[0].hold = 0;
+            fakeengine_strike(&h, 0);
+            h.e[0].hold = 1;
+        }
+    }
+    assert_int_equal(rc, STATUS_CHILD);
+    assert_non_null(strstr(e.msg, "ended 5 times under samples 0 to 1 of group 0"));
+    assert_int_equal(h.e[0].starts, 5);
+    finish();
+}
+
 /* Closing with samples on their way leaves nothing behind; the sanitizers look. */
 static void test_close(void **state)
 {
@@ -857,6 +884,7 @@ int main(void)
         cmocka_unit_test(test_bound),
         cmocka_unit_test(test_external),
         cmocka_unit_test(test_router),
+        cmocka_unit_test(test_poison),
         cmocka_unit_test(test_close),
     };
     log_set_level(getenv("PORT_LOG") ? LOG_DEBUG : LOG_ERROR + 1);
