@@ -1,0 +1,33 @@
+/* Shared by the files of control: requests whose work is done on the service's thread, between two
+ * steps. */
+#ifndef SERVE_CONTROL_INT_H
+#define SERVE_CONTROL_INT_H
+
+#include <jansson.h>
+
+#include "serve/api.h"
+#include "serve/reply.h"
+
+struct buf;
+struct control_op;
+struct err;
+struct http_req;
+
+/* Does it, and puts the answer into `out`. */
+typedef int control_fn(struct control_op *op, struct buf *out, struct err *e);
+
+struct control_op {
+    struct reply rp;
+    struct api *a;
+    struct http_req *r;
+    json_t *body;
+    control_fn *fn;
+    int failed_json; /* an error is told as {"success": false, ...} */
+    const char *type;
+};
+
+/* Reads the body and has fn called there. The second tells errors as {"success": false, ...}. */
+void control_start(struct api *a, struct http_req *r, control_fn *fn);
+void control_start_success(struct api *a, struct http_req *r, control_fn *fn);
+
+#endif
