@@ -38,7 +38,10 @@ struct engines {
 int engines_use(const struct place_opts *p, const struct train_opts *t)
 {
     int own = p->backend == PLACE_MILES && !p->external;
-    return own && strcmp(t->device, "cpu") == 0 ? WEIGHTS_SHARED : 0;
+    /* who is to sample with older weights while training goes on cannot read the trainer's memory
+     */
+    return own && strcmp(t->device, "cpu") == 0 && t->update_weights_interval == 1 ? WEIGHTS_SHARED
+                                                                                   : 0;
 }
 
 /* ---- weights ---- */

@@ -7,7 +7,8 @@
  *     ...
  *     engines_close(g);                         those that were started here end
  *
- * Engines of `miles serve` on the cpu device map the trainer's weights; all others read folders. */
+ * Engines of `miles serve` on the cpu device map the trainer's weights, unless they are to keep
+ * older ones for a while (--update-weights-interval); all others read folders. */
 #ifndef RUN_ENGINES_H
 #define RUN_ENGINES_H
 

@@ -7,8 +7,10 @@
 #include "base/status.h"
 #include "base/thread.h"
 #include "cli/known_flags.h"
+#include "model/weights.h"
 #include "rl/train_opts.h"
 #include "run/cmdline.h"
+#include "run/engines.h"
 #include "run/place.h"
 
 static struct train_opts t;
@@ -50,6 +52,22 @@ static void chosen(const char *line, int backend, int engines)
     assert_ok(run(line), &e);
     assert_int_equal(p.backend, backend);
     assert_int_equal(p.nengines, engines);
+}
+
+static int shares(const char *line)
+{
+    assert_ok(run(line), &e);
+    return engines_use(&p, &t);
+}
+
+/* Only engines that always sample with the newest weights can read the trainer's memory. */
+static void sharing(void **state)
+{
+    (void)state;
+    assert_int_equal(shares("--rollout-num-gpus 2"), WEIGHTS_SHARED);
+    assert_int_equal(shares("--rollout-num-gpus 2 --update-weights-interval 2"), 0);
+    assert_int_equal(shares("--rollout-num-gpus 2 --rollout-backend sglang"), 0);
+    assert_int_equal(shares("--rollout-external --rollout-external-engine-addrs 127.0.0.1:1"), 0);
 }
 
 static void backends(void **state)
@@ -229,9 +247,13 @@ static int cleanup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(backends),     cmocka_unit_test(refusals),
-        cmocka_unit_test(words),        cmocka_unit_test(urls),
-        cmocka_unit_test(tables_agree), cmocka_unit_test(keys_are_hidden),
+        cmocka_unit_test(backends),
+        cmocka_unit_test(sharing),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(words),
+        cmocka_unit_test(urls),
+        cmocka_unit_test(tables_agree),
+        cmocka_unit_test(keys_are_hidden),
     };
     return cmocka_run_group_tests(tests, NULL, cleanup);
 }
