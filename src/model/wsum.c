@@ -142,11 +142,21 @@ static void wsum_cut_qkv(struct wsum_item *it, const struct arch *a, int rank, i
     wsum_cut(it, q + kv, kv, rank / same, size / same);
 }
 
+static int64_t wsum_filled(int64_t rows, int pad)
+{
+    return pad ? (rows + pad - 1) / pad * pad : rows;
+}
+
 static void wsum_cut_vocab(struct wsum_item *it, int pad, int rank, int size)
 {
-    int64_t all = pad ? (it->rows + pad - 1) / pad * pad : it->rows, each = all / size;
-    int64_t from = each * rank, n = from < it->rows ? it->rows - from : 0;
+    int64_t all = wsum_filled(it->rows, pad), each, from, n;
 
+    if (all % size) {
+        all = wsum_filled(it->rows, pad * size);
+    }
+    each = all / size;
+    from = each * rank;
+    n = from < it->rows ? it->rows - from : 0;
     n = n < each ? n : each;
     it->row[it->nranges++] = (struct wsum_range){from, n};
     it->zeros = each - n;

@@ -181,6 +181,32 @@ static void test_split(void **state)
     tinymodel_close(&m);
 }
 
+/* A vocabulary that its ranks do not divide: 50 tokens are filled up to 192. */
+static void test_split_vocab(void **state)
+{
+    static const struct tinymodel_spec spec = {"llama", 1, 1, 96, 3, 3, 32, 96, 50, 128, 0};
+    struct tinymodel m;
+    uint16_t *v = mem_alloc(64 * 96 * 2);
+
+    (void)state;
+    tinymodel_open(&m, tinymodel_write(&spec), "cpu", "auto", 1, 1, 0, 0);
+    for (int r = 0; r < 3; r++) {
+        struct wsum_opts o = {.pad = 64, .tp_rank = r, .tp_size = 3};
+        struct map s;
+        memset(v, 0, 64 * 96 * 2);
+        if (r == 0) {
+            put(m.file, "model.embed_tokens.weight", 96, R(0, 50), R(0, 96), v);
+        }
+        map_init(&s);
+        assert_ok(wsum_take(m.w, &o, &s, &e), &e);
+        assert_int_equal(at(&s, "model.embed_tokens.weight"),
+                         wsum_bytes(WSUM_SHA256, v, 64 * 96 * 2));
+        map_fini(&s);
+    }
+    mem_free(v);
+    tinymodel_close(&m);
+}
+
 static int read_file(void *arg, const char *name, uint16_t *dst, int64_t count, struct err *err)
 {
     return wfile_read_bf16(arg, name, dst, count, err);
@@ -265,9 +291,10 @@ static void test_draw(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpu),       cmocka_unit_test(test_sha),
-        cmocka_unit_test(test_names),     cmocka_unit_test(test_split),
-        cmocka_unit_test(test_elsewhere), cmocka_unit_test(test_draw),
+        cmocka_unit_test(test_gpu),         cmocka_unit_test(test_sha),
+        cmocka_unit_test(test_names),       cmocka_unit_test(test_split),
+        cmocka_unit_test(test_split_vocab), cmocka_unit_test(test_elsewhere),
+        cmocka_unit_test(test_draw),
     };
     return cmocka_run_group_tests(tests, fixture_setup, fixture_teardown);
 }
