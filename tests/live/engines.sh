@@ -2,7 +2,8 @@
 # One training run, wherever its samples are drawn: tests/live/engines.sh
 #
 # A tiny random model is trained (a) in one process, (b) with two `miles serve` engines, (c) with two
-# behind `miles router`: the weights at the end are the same bits, and rollout and trainer differ by
+# behind `miles router`, and with two and a router that somebody else started, which read the weights from
+# a folder and are still there afterwards: the weights at the end are the same bits, and rollout and trainer differ by
 # exactly 0 in every step. Then (d) an engine is killed by SIGKILL, and (e) stopped by SIGSTOP, at a
 # random instant, KILLS times each (default 1): the same bits again. (f) The trainer is killed by
 # SIGKILL: its engines are gone within seconds. (g) SIGTERM: it saves and its engines end. After each,
@@ -115,41 +116,77 @@ engine() {
 run in-process --colocate
 run two "${TWO[@]}"
 run router "${TWO[@]}" --use-miles-router --sglang-router-policy round_robin
+# Servers that are not the run's own. They are none of its processes: without the mark.
+serve() {
+    env -u ENGINES_MARK "$MILES" "$@" --port 0 >"$WORK/$1.out" 2>>"$WORK/others.err" &
+    OTHER=$!
+    lib_ends $OTHER
+    for _ in $(seq 300); do
+        OTHER_AT=$(sed -n 's|^ready url=http://\([^ ]*\) .*|\1|p' "$WORK/$1.out")
+        [ -z "$OTHER_AT" ] || return 0
+        sleep 0.1
+    done
+    lib_die "miles $1 does not start"
+}
+serve serve --hf-checkpoint "$WORK/model" --threads 1
+one=$OTHER one_at=$OTHER_AT
+serve serve --hf-checkpoint "$WORK/model" --threads 1
+two=$OTHER two_at=$OTHER_AT
+serve router
+lib_train "$WORK/others" "${ARGS[@]}" --save "$WORK/others-ckpt" --save-hf "$WORK/others-hf" \
+    --rollout-external --rollout-external-engine-addrs "$one_at" "$two_at" --rollout-backend miles \
+    --sglang-router-ip "${OTHER_AT%:*}" --sglang-router-port "${OTHER_AT#*:}"
+exact others
+live_equal "processes left by others" "$(left)" ""
+for at in "$one_at" "$two_at" "$OTHER_AT"; do
+    curl -sf -m 10 -o /dev/null "http://$at/health" || lib_die "others: $at is gone"
+done
+for pid in "$one" "$two" "$OTHER"; do
+    lib_end "$pid"
+done
+lib_say "others: $(sha others)"
+
+live_equal "weights with engines of somebody else" "$(sha others)" "$(sha in-process)"
 live_equal "weights with two engines" "$(sha two)" "$(sha in-process)"
 live_equal "weights with a router" "$(sha router)" "$(sha in-process)"
 
-# How long a run with engines samples and trains: instants are drawn from it.
-span=$(lib_metric "$WORK/two" perf/step_time | python3 -c 'import sys; print(sum(map(float, sys.stdin)))')
+# What a step of a run with engines takes: instants are drawn from it.
+step_s=$(lib_metric "$WORK/two" perf/step_time | lib_median)
 
 hits=0
 lost=0
-# hit SIGNAL K [ARGS...]: one engine gets the signal at a random instant.
+# hit SIGNAL K [ARGS...]: one engine gets the signal at a random instant of a random step. Drawn again
+# when the run was faster than that.
 hit() {
-    local signal=$1 name=${1}-$2 victim
+    local signal=$1 name=${1}-$2 step hit=0
     shift 2
-    start "$name" "${TWO[@]}" "$@"
-    up "$name"
-    sleep "$(python3 -c "import random; print(random.random() * $span * 0.8)")"
-    victim=$(engine "$name" $((RANDOM % 2)))
-    if kill -"$signal" "$victim" 2>/dev/null; then
-        hits=$((hits + 1))
-    fi
-    wait $TRAINER || {
-        tail -n 30 "$WORK/$name.log" >&2
-        lib_die "$name failed"
-    }
-    exact "$name"
-    live_equal "weights after $name" "$(sha "$name")" "$(sha in-process)"
+    while [ $hit = 0 ]; do
+        rm -rf "$WORK/$name" "$WORK/$name-ckpt" "$WORK/$name-hf"
+        start "$name" "${TWO[@]}" "$@"
+        up "$name"
+        step=$((RANDOM % STEPS))
+        while [ "$(grep -c '^step ' "$WORK/$name.log")" -lt $step ] && kill -0 $TRAINER 2>/dev/null; do
+            sleep 0.05
+        done
+        sleep "$(python3 -c "import random; print(random.random() * $step_s)")"
+        kill -"$signal" "$(engine "$name" $((RANDOM % 2)))" 2>/dev/null && hit=1
+        wait $TRAINER || {
+            tail -n 30 "$WORK/$name.log" >&2
+            lib_die "$name failed"
+        }
+        exact "$name"
+        live_equal "weights after $name" "$(sha "$name")" "$(sha in-process)"
+        clean "$name"
+    done
+    hits=$((hits + 1))
     lost=$((lost + $(grep -c WorkerCrashed "$WORK/$name.log" || true)))
-    clean "$name"
-    lib_say "$name: the same bits"
+    lib_say "$name in step $((step + 1)): the same bits"
 }
 for k in $(seq "$KILLS"); do
     hit KILL "$k"
     hit STOP "$k"
 done
 hit KILL router --use-miles-router
-[ $hits -gt 0 ] || lib_die "no engine was hit"
 [ $lost -gt 0 ] || lib_die "no engine was seen lost"
 
 start killed "${TWO[@]}" --use-miles-router
@@ -167,4 +204,4 @@ wait $TRAINER || lib_die "stopped: SIGTERM made it fail"
 [ -f "$WORK/stopped-hf/model.safetensors" ] || lib_die "stopped: nothing was saved"
 clean stopped
 
-echo "engines_runs=3 engines_distinct=1 forward_logp_max_diff=0 hits=$hits lost=$lost trainer_kill_gone_ms=$gone left=0"
+echo "engines_runs=4 engines_distinct=1 forward_logp_max_diff=0 hits=$hits lost=$lost trainer_kill_gone_ms=$gone left=0"
