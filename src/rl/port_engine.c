@@ -15,6 +15,7 @@
 
 #define PORT_ENGINE_PROBE_S   0.25 /* between two looks at an engine that starts */
 #define PORT_ENGINE_BACKOFF_S 30.0 /* longest wait before an engine is started again */
+#define PORT_ENGINE_SICK      3    /* bad words of SGLang about its health that are believed */
 #define PORT_ENGINE_LEAVE_S   30.0 /* for the router to let go of an engine */
 
 const char *port_engine_name(const struct port_engine *en)
@@ -170,7 +171,7 @@ static void port_engine_lose(struct port_http *p, struct port_engine *en, int fi
     en->failures += host || broke;
     en->version = -1;
     en->suspect = en->control = 0;
-    en->probes = 0;
+    en->probes = en->sick = 0;
     if (final || en->failures > p->o.restarts) {
         port_engine_give_up(p, en);
         return;
@@ -481,6 +482,15 @@ static void port_engine_watch(struct port_http *p, struct port_engine *en, doubl
                                 p->o.check_timeout_s);
 }
 
+/* SGLang says that it is not well when no step ended within 20 s, which a long one may take: it is
+ * believed when it says so again and again and no sample comes. */
+static int port_engine_is_busy(const struct port_http *p, struct port_engine *en,
+                               const struct http_client_event *ev)
+{
+    return p->o.kind == PORT_HTTP_SGLANG && ev->outcome == HTTP_CLIENT_OK && ev->status == 503 &&
+           ++en->sick < PORT_ENGINE_SICK;
+}
+
 static void port_engine_checked(struct port_http *p, struct port_engine *en,
                                 const struct http_client_event *ev)
 {
@@ -488,13 +498,20 @@ static void port_engine_checked(struct port_http *p, struct port_engine *en,
 
     if (ev->outcome == HTTP_CLIENT_OK && ev->status == 200) {
         en->next_check = port_http_now(p) + p->o.check_s;
+        en->sick = 0;
         if (en->suspect && !p->o.host) { /* it may be another process, with other weights */
             port_engine_doubt(p, en);
         }
         en->suspect = 0;
     } else if (port_engine_is_up(en) && !port_engine_rests(p, en) && port_engine_alive(p, en)) {
         port_engine_told(ev, told, sizeof told);
-        port_engine_lose(p, en, 0, 0, "its health check failed: %s", told);
+        if (port_engine_is_busy(p, en, ev)) {
+            log_warn(ENGINE, "%s: its health check failed, %d in a row: %s", port_engine_name(en),
+                     en->sick, told);
+            en->next_check = port_http_now(p) + (p->o.check_s < 1.0 ? p->o.check_s : 1.0);
+        } else {
+            port_engine_lose(p, en, 0, 0, "its health check failed: %s", told);
+        }
     }
 }
 

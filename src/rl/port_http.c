@@ -322,7 +322,7 @@ static void port_http_take_answer(struct port_http *p, struct port_http_unit *u,
     if (good && (right || p->o.policy == PORT_HTTP_MARK)) {
         for (int i = 0; i < p->o.nengines; i++) {
             if (k->engine == i || (k->engine < 0 && p->engines[i].state == PORT_ENGINE_READY)) {
-                p->engines[i].failures = 0;
+                p->engines[i].failures = p->engines[i].sick = 0;
             }
         }
         for (int i = 0; i < u->count; i++) {

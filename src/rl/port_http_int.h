@@ -92,6 +92,7 @@ struct port_engine {
     struct port_http_call *leaving; /* to the router */
     int failures;                   /* losses without a finished sample between */
     int probes;
+    int sick;        /* health checks in a row that said it is not well */
     int load;        /* samples on their way to it */
     int suspect;     /* a connection broke: no new samples before its next good check */
     int joined;      /* the router knows it */
@@ -133,7 +134,7 @@ struct port_http {
     char tag[16];
     uint64_t serial;
     double last_tick, last_up;
-    int look; /* an engine has answered: it may go on at once */
+    int look;           /* an engine has answered: it may go on at once */
     struct err fatal;   /* code 0: none */
     struct err refused; /* of the running control */
     struct port_http_stats stats;

@@ -38,7 +38,7 @@ struct fakeengine {
     atomic_int cut, bad, busy, wrong, broken, short_list, abortive, refuse;
     atomic_int hold;               /* 1: samples are held until fakeengine_let */
     atomic_int deaf;               /* 1: nothing is answered, not even a health check */
-    atomic_int sick;               /* 1: /health says 503 */
+    atomic_int sick;               /* so many times /health says 503 */
     atomic_int not_yet;            /* so many takes are answered with 503 */
     atomic_int bad_take;           /* so many are refused */
     atomic_int bad_proof;          /* so many proofs name another version */
@@ -223,12 +223,21 @@ static inline int fakeengine_nheld(struct fakeengine *f)
     return n;
 }
 
+static inline int fakeengine_less(atomic_int *n)
+{
+    if (atomic_load(n) > 0) {
+        atomic_fetch_sub(n, 1);
+        return 1;
+    }
+    return 0;
+}
+
 static inline void fakeengine_health(void *arg, struct http_req *r)
 {
     struct fakeengine *f = arg;
     if (atomic_load(&f->deaf)) {
         fakeengine_keep(f, r);
-    } else if (atomic_load(&f->sick)) {
+    } else if (fakeengine_less(&f->sick)) {
         http_req_fail(r, 503, "sick");
     } else {
         http_req_reply(r, 200, "text/plain", "", 0);
@@ -241,15 +250,6 @@ static inline void fakeengine_info(void *arg, struct http_req *r)
     fakeengine_json(r, 200,
                     json_pack("{s:{s:{s:i,s:i},s:b}}", "miles", "manifest", "leaves",
                               atomic_load(&f->leaves), "kblock", 32, "row_exact", 1));
-}
-
-static inline int fakeengine_less(atomic_int *n)
-{
-    if (atomic_load(n) > 0) {
-        atomic_fetch_sub(n, 1);
-        return 1;
-    }
-    return 0;
 }
 
 static inline void fakeengine_take(void *arg, struct http_req *r)

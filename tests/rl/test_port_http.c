@@ -31,7 +31,7 @@ static void defaults(int engines)
                                   .request_s = 60,
                                   .sync_s = 5,
                                   .check_s = 0.2,
-                                  .check_timeout_s = 0.4};
+                                  .check_timeout_s = 15}; /* a busy machine is no hanging engine */
 }
 
 static int start(struct err *e)
@@ -333,15 +333,17 @@ static void test_hangs(void **state)
     double t0;
     (void)state;
     defaults(2);
+    b.o.check_timeout_s = 1.0;
+    b.o.restarts = 100;
     begin(2);
     h.e[1].deaf = 1;
     t0 = proc_now();
     submit_all(64, 2);
     drain_all(128);
-    assert_true(proc_now() - t0 < 5.0);
-    assert_true(proc_now() - t0 > 0.4);
+    assert_true(proc_now() - t0 < 15.0);
+    assert_true(proc_now() - t0 > 0.9);
     recover();
-    assert_int_equal(h.e[1].starts, 2);
+    assert_true(h.e[1].starts >= 2);
     no_unproven();
     finish();
 }
@@ -353,14 +355,16 @@ static void test_hangs_at_publish(void **state)
     double t0;
     (void)state;
     defaults(2);
-    b.o.sync_s = 25;
+    b.o.sync_s = 60;
+    b.o.check_timeout_s = 1.0;
+    b.o.restarts = 100;
     begin(2);
     h.e[1].deaf = 1;
     t0 = proc_now();
     assert_ok(publish(2, &e), &e);
-    assert_true(proc_now() - t0 < 10.0);
+    assert_true(proc_now() - t0 < 20.0);
     recover();
-    assert_int_equal(h.e[1].starts, 2);
+    assert_true(h.e[1].starts >= 2);
     submit_all(8, 2);
     drain_all(16);
     no_unproven();
@@ -374,11 +378,32 @@ static void test_sick(void **state)
     defaults(2);
     begin(2);
     h.e[1].hold = 1;
-    h.e[1].sick = 1;
+    h.e[1].sick = 1000;
     submit_all(16, 2);
     drain(3, &(struct err){0});
     assert_int_equal(b.answers, 32);
     finish();
+    /* SGLang says so when it is busy: once or twice is nothing */
+    for (int round = 0; round < 2; round++) {
+        struct err e = {0};
+        struct port_answer a;
+        int rc;
+        defaults(1);
+        b.o.kind = PORT_HTTP_SGLANG;
+        begin(1);
+        h.e[0].hold = 1;
+        assert_ok(submit(7, 2, &e), &e);
+        h.e[0].sick = round ? 1000 : 2;
+        for (double end = proc_now() + (round ? 20.0 : 2.0); proc_now() < end;) {
+            rc = b.r->poll(b.r->self, &a, &e);
+            assert_int_equal(rc, STATUS_AGAIN);
+            if (h.e[0].starts > 1) {
+                break;
+            }
+        }
+        assert_int_equal(h.e[0].starts, 1 + round);
+        finish();
+    }
 }
 
 /* Nobody can be had back: an error that names all and why, no silent wait. */
@@ -761,7 +786,7 @@ static void test_router(void **state)
                                         .cb_open_s = 0.2,
                                         .cb_window_s = 10},
                              .health_path = "/health",
-                             .check_timeout_s = 0.5,
+                             .check_timeout_s = 15,
                              .connect_s = 1,
                              .request_s = 60,
                              .max_running = -1,
