@@ -34,7 +34,7 @@ SERVER=(
     --model-path "{model}" --host "{host}" --port "{port}"
     --device cpu --dtype bfloat16
     --attention-backend torch_native --sampling-backend pytorch
-    --disable-overlap-schedule --disable-radix-cache --skip-server-warmup
+    --disable-overlap-schedule --disable-radix-cache --skip-server-warmup --sleep-on-idle
     --max-total-tokens 65536
 )
 
