@@ -83,6 +83,7 @@ static void port_engine_enter(struct port_http *p, struct port_engine *en,
     en->state = state;
     en->since = en->next_try = port_http_now(p);
     en->said[0] = 0;
+    p->look = 1;
 }
 
 /* ---- the router ---- */

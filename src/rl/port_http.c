@@ -676,6 +676,7 @@ static void port_http_run(struct port_http *p, double wait_s)
 
     port_http_tick(p);
     port_http_dispatch(p);
+    wait_s = p->look ? 0.0 : wait_s;
     while ((ev = http_client_take(p->c, wait_s))) {
         port_http_event(p, ev);
         http_client_release(p->c, ev);
@@ -842,7 +843,7 @@ static int port_http_publish(void *self, int64_t version, struct err *e)
             return rc;
         }
         p->version = version;
-        p->publishing = 1;
+        p->publishing = p->look = 1;
         for (int i = 0; i < p->o.nengines; i++) {
             if (p->engines[i].state == PORT_ENGINE_READY) {
                 p->engines[i].state = PORT_ENGINE_UP;

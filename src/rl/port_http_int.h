@@ -134,7 +134,7 @@ struct port_http {
     char tag[16];
     uint64_t serial;
     double last_tick, last_up;
-    int look;           /* an engine has answered: it may go on at once */
+    int look;           /* an engine has answered or is in another state: it may go on at once */
     struct err fatal;   /* code 0: none */
     struct err refused; /* of the running control */
     struct port_http_stats stats;
