@@ -299,8 +299,10 @@ static void check_abort(struct side *s)
 {
     struct got g = {0};
     struct port_group q;
-    int n = s->kind == SGLANG ? 2 : 32; /* enough to be caught in the middle */
+    int n = s->kind == SGLANG ? 2 : 32;
+    int rest = s->kind != SGLANG; /* a fast engine would be done before: it pauses meanwhile */
 
+    CHECK(s, "abort.pause", !rest || control(s, PORT_PAUSE) == STATUS_OK, "refused");
     s->question = 9;
     for (int i = 0; i < 3; i++) {
         q = ask(s, i, i == 1 ? 2 : n, i == 1 ? 16 : 200);
@@ -310,12 +312,14 @@ static void check_abort(struct side *s)
     drain(s, s->kind == SGLANG ? 2.0 : 0.0, &g);
     s->r->abort(s->r->self, 0);
     s->r->abort(s->r->self, 2);
+    CHECK(s, "abort.continue", !rest || control(s, PORT_CONTINUE) == STATUS_OK, "refused");
     CHECK(s, "abort.ends", drain(s, patience, &g), "%d of %d answers", g.answers, 2 * n + 2);
     CHECK(s, "abort.group", g.answers == 2 * n + 2 && g.aborted > n, "%d answers, %d aborted",
           g.answers, g.aborted);
     CHECK(s, "abort.others", g.last[4].n == 16 && g.last[5].n == 16, "%d and %d tokens",
           g.last[4].n, g.last[5].n);
     memset(&g, 0, sizeof g);
+    CHECK(s, "abort.pause", !rest || control(s, PORT_PAUSE) == STATUS_OK, "refused");
     s->question = 10;
     for (int i = 0; i < 3; i++) {
         q = ask(s, i, n, 200);
@@ -324,6 +328,7 @@ static void check_abort(struct side *s)
     }
     drain(s, 0.0, &g);
     s->r->abort(s->r->self, -1);
+    CHECK(s, "abort.continue", !rest || control(s, PORT_CONTINUE) == STATUS_OK, "refused");
     CHECK(s, "abort.all", drain(s, patience, &g) && g.answers == 3 * n && g.aborted > n,
           "%d answers, %d aborted", g.answers, g.aborted);
     s->r->abort(s->r->self, 5); /* nobody there */

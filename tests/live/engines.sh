@@ -161,7 +161,7 @@ hit() {
     local signal=$1 name=${1}-$2 step hit=0
     shift 2
     while [ $hit = 0 ]; do
-        rm -rf "$WORK/$name" "$WORK/$name-ckpt" "$WORK/$name-hf"
+        rm -rf "${WORK:?}/$name" "$WORK/$name-ckpt" "$WORK/$name-hf"
         start "$name" "${TWO[@]}" "$@"
         up "$name"
         step=$((RANDOM % STEPS))

@@ -59,7 +59,7 @@ left() {
 mapped() {
     local pids
     pids=$(left)
-    # shellcheck disable=SC2086
+    # shellcheck disable=SC2046,SC2086
     [ -z "$pids" ] || { grep -hos '/dev/shm/[^ ]*' $(printf '/proc/%s/maps ' $pids) || true; } | sort -u
 }
 
