@@ -17,6 +17,8 @@ struct batch_group {
     int32_t *prompt;
     int nprompt;
     struct sample **s; /* (n) */
+    int max_new;
+    int64_t index, line; /* of its first sample, of its prompt in the file */
     int answered, scored, failed;
 };
 
@@ -24,6 +26,7 @@ struct batch {
     struct batch_cfg cfg;
     struct batch_group *groups;
     int ngroups, cap;
+    int sent;    /* groups that the port has; the rest wait for it to have room */
     int open;    /* groups not complete */
     int rewards; /* rewards outstanding */
     int answers;
@@ -42,17 +45,24 @@ struct batch *batch_new(const struct batch_cfg *cfg)
     return b;
 }
 
+/* Forgets the last group. */
+static void batch_pop(struct batch *b)
+{
+    struct batch_group *q = &b->groups[--b->ngroups];
+    for (int i = 0; i < b->cfg.n; i++) {
+        sample_free(q->s[i]);
+    }
+    mem_free(q->s);
+    mem_free(q->prompt);
+}
+
 void batch_free(struct batch *b)
 {
     if (!b) {
         return;
     }
-    for (int i = 0; i < b->ngroups; i++) {
-        for (int j = 0; j < b->cfg.n; j++) {
-            sample_free(b->groups[i].s[j]);
-        }
-        mem_free(b->groups[i].s);
-        mem_free(b->groups[i].prompt);
+    while (b->ngroups) {
+        batch_pop(b);
     }
     mem_free(b->groups);
     mem_free(b->sorted);
@@ -60,9 +70,34 @@ void batch_free(struct batch *b)
     mem_free(b);
 }
 
+/* Submits groups, in order, as long as the port takes them. */
+static int batch_send(struct batch *b, struct err *e)
+{
+    while (b->sent < b->ngroups) {
+        const struct batch_group *q = &b->groups[b->sent];
+        struct port_group g = b->cfg.proto;
+        int rc;
+        g.id = b->sent;
+        g.tokens = q->prompt;
+        g.ntokens = q->nprompt;
+        g.n = b->cfg.n;
+        g.sample = q->index;
+        g.max_new = q->max_new;
+        rc = b->cfg.port->submit(b->cfg.port->self, &g, e);
+        if (rc == STATUS_AGAIN) {
+            break;
+        }
+        if (rc != STATUS_OK) {
+            err_prefix(e, "prompt of line %lld", (long long)q->line);
+            return rc;
+        }
+        b->sent++;
+    }
+    return STATUS_OK;
+}
+
 int batch_add(struct batch *b, const struct batch_item *item, struct err *e)
 {
-    struct port_group g = b->cfg.proto;
     struct batch_group *q;
     int rc;
 
@@ -80,22 +115,14 @@ int batch_add(struct batch *b, const struct batch_item *item, struct err *e)
         err_prefix(e, "prompt of line %lld", (long long)item->row->line);
         return rc;
     }
-    g.id = b->ngroups;
-    g.tokens = q->prompt;
-    g.ntokens = q->nprompt;
-    g.n = b->cfg.n;
-    g.sample = item->index;
-    if (b->cfg.max_context > 0 && g.ntokens + g.max_new > b->cfg.max_context) {
-        g.max_new = b->cfg.max_context - g.ntokens;
+    q->index = item->index;
+    q->line = item->row->line;
+    q->max_new = b->cfg.proto.max_new;
+    if (b->cfg.max_context > 0 && q->nprompt + q->max_new > b->cfg.max_context) {
+        q->max_new = b->cfg.max_context - q->nprompt;
     }
-    rc = b->cfg.port->submit(b->cfg.port->self, &g, e);
-    if (rc != STATUS_OK) {
-        err_prefix(e, "prompt of line %lld", (long long)item->row->line);
-        mem_free(q->prompt);
-        return rc;
-    }
-    q->s = mem_alloc(sizeof *q->s * (size_t)g.n);
-    for (int i = 0; i < g.n; i++) {
+    q->s = mem_alloc(sizeof *q->s * (size_t)b->cfg.n);
+    for (int i = 0; i < b->cfg.n; i++) {
         struct sample *s = q->s[i] = sample_new();
         s->index = s->rollout_id = item->index + i;
         s->group_index = item->group_index;
@@ -104,8 +131,13 @@ int batch_add(struct batch *b, const struct batch_item *item, struct err *e)
         s->metadata = json_incref(item->row->metadata);
     }
     b->ngroups++;
-    b->open++;
-    return STATUS_OK;
+    rc = batch_send(b, e);
+    if (rc != STATUS_OK) {
+        batch_pop(b); /* what is refused is not waited for */
+    } else {
+        b->open++;
+    }
+    return rc;
 }
 
 static struct sample *batch_sample(struct batch *b, int64_t id)
@@ -221,16 +253,20 @@ int batch_tick(struct batch *b, struct err *e)
     if (!b->open) {
         return STATUS_OK;
     }
+    rc = batch_send(b, e);
+    if (rc != STATUS_OK) {
+        return rc;
+    }
     rc = b->cfg.port->poll(b->cfg.port->self, &a, e);
     if (rc == STATUS_OK) {
         rc = batch_answer(b, &a, e);
-    } else if (rc == STATUS_END) {
+    } else if (rc == STATUS_END && b->sent == b->ngroups) {
         if (!b->rewards && !b->nwaiting) {
             return ERR(e, STATUS_FAIL, "the rollout stopped with %d groups unfinished", b->open);
         }
         return batch_rewards(b, 0.2, e) == STATUS_OK ? (b->open ? STATUS_AGAIN : STATUS_OK)
                                                      : e->code;
-    } else if (rc == STATUS_AGAIN) {
+    } else if (rc == STATUS_AGAIN || rc == STATUS_END) {
         rc = STATUS_OK;
     }
     if (rc == STATUS_OK && b->cfg.hub) {

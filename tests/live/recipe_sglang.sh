@@ -14,7 +14,9 @@ lib_work
 "$ROOT/tools/setup.sh" sglang >&2
 
 SAVE=$WORK/run "$ROOT/recipes/add-smollm2-sglang.sh" --num-rollout 2 --rollout-batch-size 4 --n-samples-per-prompt 4 \
-    --global-batch-size 16 --eval-interval 100 --skip-eval-before-train >"$WORK/out" 2>&1 || {
+    --global-batch-size 16 --eval-interval 100 --skip-eval-before-train >"$WORK/out" 2>&1 &
+lib_ends $!
+wait $! || {
     tail -n 40 "$WORK/out" >&2
     lib_die "the recipe failed"
 }

@@ -120,6 +120,7 @@ struct fakeport {
     int submitted, polls;       /* groups; calls of poll */
     int last_max_new;
     int fail_submit, end_early; /* the k-th submit fails; poll ends after so many answers */
+    int room, turned_away; /* answers it holds at once, 0: any; groups that it had no room for */
     int exact;
     /* trainer */
     struct sha256 digest;
@@ -151,6 +152,10 @@ static inline uint64_t fakeport_mix(uint64_t x)
 static inline int fakeport_submit(void *self, const struct port_group *g, struct err *e)
 {
     struct fakeport *f = self;
+    if (f->room && f->nq && f->nq + g->n > f->room) {
+        f->turned_away++;
+        return STATUS_AGAIN;
+    }
     f->submitted++;
     f->last_max_new = g->max_new;
     if (f->fail_submit == f->submitted) {

@@ -206,13 +206,16 @@ static void order_does_not_show(void **state)
     (void)state;
     write_rows("rows.jsonl", 30, "bgm");
     write_rows("eval.jsonl", 5, "c");
-    for (uint64_t order = 0; order < 6; order++) {
+    for (uint64_t order = 0; order < 8; order++) {
         struct run r;
         run_open(&r, order,
                  ARGS("--num-rollout", "5", "--eval-interval", "2", "--eval-prompt-data", "one",
                       "x", "two", "x"));
+        r.f.room =
+            order < 6 ? 0 : (int)order - 2; /* one group of 4 at a time, with and without rest */
         assert_ok(run_go(&r), &e);
         assert_int_equal(r.f.steps, 5);
+        assert_int_equal(r.f.turned_away > 0, order >= 6);
         assert_int_equal(r.f.scored, 0); /* exact log-probs are the old ones */
         assert_int_equal(r.f.exact_samples[4], 12);
         assert_int_equal(r.f.with_old[0], 12);
