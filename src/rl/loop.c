@@ -55,6 +55,7 @@ struct loop {
     double save_s; /* seconds of the last checkpoint */
     struct lrsched sched;
     struct mismatch mismatch;
+    int told_stop;          /* that the stop was heard */
     struct sample **loaded; /* from --load-debug-rollout-data */
     int nloaded;
 };
@@ -789,6 +790,13 @@ static int loop_start(struct loop *l)
 
 int loop_tick(struct loop *l, struct err *e)
 {
+    if (!l->told_stop && l->c.world->stopping(l->c.world->self)) {
+        l->told_stop = 1;
+        log_warn(TRAIN,
+                 "asked to stop: rollout %lld is finished and saved first; a second signal "
+                 "ends the run at once",
+                 (long long)l->rollout);
+    }
     switch (l->state) {
     case LOOP_START: return loop_start(l);
     case LOOP_SYNC: return loop_sync(l, e);
