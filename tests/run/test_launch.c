@@ -44,8 +44,8 @@ static int play(int argc, char **argv)
     const char *how = after(argc, argv, "--how"), *port = after(argc, argv, "--port");
     char text[16] = {0};
 
-    if (strcmp(argv[1], "hold") == 0) { /* maps files in /dev/shm and leaves them */
-        for (int i = 2; i < argc; i++) {
+    if (strcmp(argv[1], "hold") == 0) {      /* maps files in /dev/shm and leaves them */
+        for (int i = 2; i + 1 < argc; i++) { /* the last is the port */
             int fd = shm_open(argv[i], O_RDWR | O_CREAT, 0600);
             if (fd < 0 || ftruncate(fd, 100) ||
                 mmap(NULL, 100, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED) {
