@@ -26,7 +26,6 @@ lib_binary
 lib_python
 lib_work
 live_tiny "$WORK/model" --family llama --vocab 512 --hidden 128
-MARK=sglang-$$-$RANDOM
 
 python3 - "$WORK/prompts.jsonl" <<'PY'
 import json, sys
@@ -46,29 +45,13 @@ COMMAND="env LD_LIBRARY_PATH=$VENV/cuda-stub PATH=$VENV/bin:$PATH HF_HUB_OFFLINE
     --nccl-port {nccl_port} --dtype bfloat16 --attention-backend torch_native --sampling-backend pytorch
     --disable-overlap-schedule --disable-radix-cache --skip-server-warmup --max-total-tokens 65536"
 
-# left: processes that came from the run.
-left() {
-    local f
-    for f in $(grep -lzs "^ENGINES_MARK=$MARK\$" /proc/[0-9]*/environ || true); do
-        f=${f#/proc/}
-        echo "${f%/environ}"
-    done
-}
-
-# mapped: files in /dev/shm that these have mapped.
-mapped() {
-    local pids
-    pids=$(left)
-    # shellcheck disable=SC2046,SC2086
-    [ -z "$pids" ] || { grep -hos '/dev/shm/[^ ]*' $(printf '/proc/%s/maps ' $pids) || true; } | sort -u
-}
-
-seen=0
+processes=0
+shm=0
 starts=0
 # run NAME [kill]: one run, watched.
 run() {
-    local name=$1 pid victim url file
-    ENGINES_MARK=$MARK TMPDIR=$WORK/tmp "$MILES" train --run-dir "$WORK/$name" \
+    local name=$1 pid url there log=()
+    TMPDIR=$WORK/tmp "$MILES" train --run-dir "$WORK/$name" \
         --hf-checkpoint "$WORK/model" --prompt-data "$WORK/prompts.jsonl" --input-key prompt \
         --label-key label --num-rollout 2 --rollout-batch-size 4 --n-samples-per-prompt 4 \
         --rollout-max-response-len 16 --custom-rm-path "$WORK/reward.py:reward" \
@@ -77,28 +60,18 @@ run() {
         >"$WORK/$name.log" 2>&1 &
     pid=$!
     lib_ends $pid
-    : >"$WORK/shm"
-    victim=
-    while kill -0 $pid 2>/dev/null; do
-        mapped >>"$WORK/shm"
-        if [ "${2:-}" = kill ] && [ -z "$victim" ] && grep -q 'weight_sync: the engines have' "$WORK/$name.log"; then
-            victim=$(sed -n 's/.*engine 0 is process \([0-9]*\),.*/\1/p' "$WORK/$name.log" | tail -n 1)
-            kill -KILL "$(pgrep -P "$victim" | head -n 1)"
-        fi
-        sleep 2
-    done
+    [ "${2:-}" != kill ] || log=("$WORK/$name.log")
+    python3 "$ROOT/tests/live/engines_sglang.py" watch $pid "$WORK/seen" ${log[@]+"${log[@]}"}
     wait $pid || {
         tail -n 40 "$WORK/$name.log" >&2
         lib_die "$name failed"
     }
     live_equal "proven publishes of $name" "$(grep -c 'weight_sync: the engines have' "$WORK/$name.log")" 2
-    live_equal "processes left by $name" "$(left)" ""
+    there=$(python3 "$ROOT/tests/live/engines_sglang.py" left "$WORK/seen") || lib_die "$name did not end cleanly"
+    processes=$((processes + ${there% *}))
+    shm=$((shm + ${there#* }))
     live_equal "temporary files left by $name" "$(ls -A "$WORK/tmp")" ""
     live_equal "weights left by $name" "$(ls -A "$WORK/$name/weights")" ""
-    for file in $(sort -u "$WORK/shm"); do
-        seen=$((seen + 1))
-        [ ! -e "$file" ] || lib_die "$name left $file"
-    done
     for url in $(grep -ho 'http://127.0.0.1:[0-9]*' "$WORK/$name.log" | sort -u); do
         ! curl -s -m 2 -o /dev/null "$url/health" || lib_die "$name: somebody listens at $url"
     done
@@ -114,4 +87,6 @@ for k in $(seq "$TIMES"); do
         run "run-$k"
     fi
 done
-echo "sglang_runs=$TIMES sglang_starts=$starts shm_files_seen=$seen left=0"
+# A run has its trainer, a guard and some five processes of SGLang; less would mean that nobody looked.
+[ $processes -ge $((6 * TIMES)) ] || lib_die "only $processes processes were seen"
+echo "sglang_runs=$TIMES sglang_starts=$starts processes_seen=$processes shm_files_seen=$shm left=0"
