@@ -32,6 +32,21 @@ static inline const char *support_data(const char *rel)
     return path[next];
 }
 
+/* The words of a line, cut at blanks, in static memory until the next call; their number. */
+static inline int support_words(const char *line, char ***words)
+{
+    static char copy[4096];
+    static char *v[128];
+    int n = 0;
+
+    snprintf(copy, sizeof copy, "%s", line);
+    for (char *w = strtok(copy, " "); w; w = strtok(NULL, " ")) {
+        v[n++] = w;
+    }
+    *words = v;
+    return n;
+}
+
 /* Fails the test with the error's text when rc is not 0. */
 #define assert_ok(rc, e)                                                                           \
     do {                                                                                           \

@@ -53,13 +53,8 @@ static struct err e;
 /* Parses a blank-separated command line. */
 static int parse(const char *line)
 {
-    static char copy[4096];
-    static char *argv[64];
-    int argc = 0;
-    snprintf(copy, sizeof copy, "%s", line);
-    for (char *p = strtok(copy, " "); p; p = strtok(NULL, " ")) {
-        argv[argc++] = p;
-    }
+    char **argv;
+    int argc = support_words(line, &argv);
     conf_free(c);
     memset(&o, 0x5a, sizeof o); /* nothing may depend on what was there */
     memset(&e, 0, sizeof e);

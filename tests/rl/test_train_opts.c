@@ -19,13 +19,8 @@ static struct err e;
 /* Parses and validates; the parse itself must succeed. */
 static int run(const char *line)
 {
-    static char copy[4096];
-    static char *argv[128];
-    int argc = 0;
-    snprintf(copy, sizeof copy, "%s", line);
-    for (char *p = strtok(copy, " "); p; p = strtok(NULL, " ")) {
-        argv[argc++] = p;
-    }
+    char **argv;
+    int argc = support_words(line, &argv);
     conf_free(c);
     memset(&o, 0x5a, sizeof o);
     memset(&e, 0, sizeof e);

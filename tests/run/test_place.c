@@ -20,14 +20,11 @@ static struct err e;
 
 static int run(const char *line)
 {
-    static char copy[4096];
-    static char *argv[128];
-    int argc = 0, rc;
+    char text[4096], **argv;
+    int argc, rc;
 
-    snprintf(copy, sizeof copy, "--hf-checkpoint /m %s", line);
-    for (char *w = strtok(copy, " "); w; w = strtok(NULL, " ")) {
-        argv[argc++] = w;
-    }
+    snprintf(text, sizeof text, "--hf-checkpoint /m %s", line);
+    argc = support_words(text, &argv);
     conf_free(c);
     memset(&e, 0, sizeof e);
     memset(&p, 0, sizeof p);

@@ -1,6 +1,6 @@
 /* The loss against golden values, against a second implementation in doubles (value), and against
  * finite differences of that one (gradient). */
-#include "support.h"
+#include "losskit.h"
 
 #include <math.h>
 
@@ -11,19 +11,6 @@
 enum { MAXT = 16, MAXS = 6 };
 
 static struct err e;
-static struct rng_py rng;
-
-static void near_(double got, double want, double tol, const char *what)
-{
-    if (!(fabs(got - want) <= tol * (1 + fabs(want)))) {
-        fail_msg("%s is %.9g, not %.9g", what, got, want);
-    }
-}
-
-static double uniform(double lo, double hi)
-{
-    return lo + (hi - lo) * (rng_py_u32(&rng) / 4294967296.0);
-}
 
 static void kl_goldens(void **state)
 {

@@ -5,7 +5,7 @@
  * implementation:
  *
  *     test_mis --dump CASES.json OUT.json */
-#include "support.h"
+#include "losskit.h"
 
 #include <float.h>
 #include <jansson.h>
@@ -18,19 +18,6 @@
 enum { MAXT = 24, MAXS = 8 };
 
 static struct err e;
-static struct rng_py rng;
-
-static void near_(double got, double want, double tol, const char *what)
-{
-    if (!(fabs(got - want) <= tol * (1 + fabs(want)))) {
-        fail_msg("%s is %.9g, not %.9g", what, got, want);
-    }
-}
-
-static double uniform(double lo, double hi)
-{
-    return lo + (hi - lo) * (rng_py_u32(&rng) / 4294967296.0);
-}
 
 /* ---- a step's samples ---- */
 
