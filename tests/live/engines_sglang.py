@@ -69,8 +69,11 @@ def watch(pid, seen_path, log=None):
         seen.update(now)
         for p in now:
             shm |= mapped(p)
-        killed = killed or kill_engine(log)
-        time.sleep(2)
+        for _ in range(20):  # the log is looked at often: a step of a tiny model is over in a second
+            killed = killed or kill_engine(log)
+            time.sleep(0.1)
+    if not killed:
+        sys.exit("the run was over before SGLang could be killed")
     with open(seen_path, "w") as f:
         json.dump({"processes": seen, "shm": sorted(shm), "trainer": pid}, f)
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SGLang servers that a run starts, updates and ends leave nothing behind: tests/live/engines_sglang.sh
 #
-# TIMES runs (default 1) of two steps on a tiny random model with a live SGLang on the CPU: weights are
-# published, proven and sampled from. After each: no process of the run, nobody listening at the engine's
-# port, no temporary file, no shared memory that one of its processes had mapped, no weights on disk. In
-# the last run SGLang itself is killed by SIGKILL in the middle, and is started again.
+# TIMES runs (default 1) of two steps, five in the last, on a tiny random model with a live SGLang on the
+# CPU: weights are published, proven and sampled from. After each: no process of the run, nobody listening
+# at the engine's port, no temporary file, no shared memory that one of its processes had mapped, no
+# weights on disk. In the last run SGLang itself is killed by SIGKILL in the middle, and is started again.
 #
 # It takes a minute or two a run. Skipped where SGLang is not installed (tools/setup.sh sglang).
 # Ends with one line of figures.
@@ -50,23 +50,26 @@ shm=0
 starts=0
 # run NAME [kill]: one run, watched.
 run() {
-    local name=$1 pid url there log=()
+    local name=$1 pid url there steps=2 log=()
+    [ "${2:-}" != kill ] || {
+        steps=5 # four are left to notice it
+        log=("$WORK/$name.log")
+    }
     TMPDIR=$WORK/tmp "$MILES" train --run-dir "$WORK/$name" \
         --hf-checkpoint "$WORK/model" --prompt-data "$WORK/prompts.jsonl" --input-key prompt \
-        --label-key label --num-rollout 2 --rollout-batch-size 4 --n-samples-per-prompt 4 \
+        --label-key label --num-rollout $steps --rollout-batch-size 4 --n-samples-per-prompt 4 \
         --rollout-max-response-len 16 --custom-rm-path "$WORK/reward.py:reward" \
         --use-dynamic-batch-size --max-tokens-per-gpu 4096 --lr 1e-4 --lr-decay-style constant \
         --rollout-backend sglang --sglang-command "$COMMAND" --sglang-log-level warning \
         >"$WORK/$name.log" 2>&1 &
     pid=$!
     lib_ends $pid
-    [ "${2:-}" != kill ] || log=("$WORK/$name.log")
     python3 "$ROOT/tests/live/engines_sglang.py" watch $pid "$WORK/seen" ${log[@]+"${log[@]}"}
     wait $pid || {
         tail -n 40 "$WORK/$name.log" >&2
         lib_die "$name failed"
     }
-    live_equal "proven publishes of $name" "$(grep -c 'weight_sync: the engines have' "$WORK/$name.log")" 2
+    live_equal "proven publishes of $name" "$(grep -c 'weight_sync: the engines have' "$WORK/$name.log")" $steps
     there=$(python3 "$ROOT/tests/live/engines_sglang.py" left "$WORK/seen") || lib_die "$name did not end cleanly"
     processes=$((processes + ${there% *}))
     shm=$((shm + ${there#* }))
