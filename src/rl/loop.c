@@ -435,6 +435,11 @@ static int loop_prepare(struct loop *l, struct loop_work *w, struct err *e)
             return ERR(e, STATUS_INPUT, "sample %lld has no reward", (long long)s->index);
         }
         w->raw[i] = (float)s->reward;
+        if (l->c.o->overlong_buffer_len != CONF_UNSET) {
+            w->raw[i] +=
+                adv_overlong(s->response_len, l->c.o->rollout_max_response_len,
+                             l->c.o->overlong_buffer_len, (float)l->c.o->overlong_penalty_factor);
+        }
         w->group[i] = s->group_index;
         w->rollout[i] = s->rollout_id;
         t->tokens = s->tokens;

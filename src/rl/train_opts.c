@@ -171,6 +171,16 @@ const struct conf_opt train_opts_table[] = {
      "algorithm", "rewards_normalization"},
     {"calculate-per-token-loss", CONF_SWITCH, NULL, NULL, "mean over tokens, not over rollouts",
      O(calculate_per_token_loss), "algorithm", NULL},
+    {"loss-divisor", CONF_FLOAT, NULL, "(0,inf)",
+     "a sample's policy terms are divided by this, not by its length; --rollout-max-response-len "
+     "for dr_grpo",
+     O(loss_divisor), "algorithm", NULL},
+    {"overlong-buffer-len", CONF_INT, NULL, TOKENS,
+     "responses within so many tokens of --rollout-max-response-len lose reward, in proportion",
+     O(overlong_buffer_len), "algorithm", NULL},
+    {"overlong-penalty-factor", CONF_FLOAT, "1.0", "[0,inf)",
+     "what the longest response loses by --overlong-buffer-len", O(overlong_penalty_factor),
+     "algorithm", NULL},
     {"use-rollout-logprobs", CONF_SWITCH, NULL, NULL, "the engine's log-probs are the old policy",
      O(use_rollout_logprobs), "algorithm", NULL},
     {"skip-actor-forward-only", CONF_SWITCH, NULL, NULL,
@@ -504,6 +514,42 @@ static int check_skip_forward(const struct train_opts *o, struct err *e)
     return 0;
 }
 
+/* Where the estimators of the field want more than Miles' own. */
+static int check_estimator(struct train_opts *o, struct err *e)
+{
+    int est = o->advantage_estimator;
+
+    if (est == ADV_RLOO && o->n_samples_per_prompt < 2) {
+        return ERR(e, STATUS_INPUT,
+                   "--advantage-estimator rloo needs --n-samples-per-prompt 2 or more: a sample is "
+                   "held against the others of its group");
+    }
+    if (est == ADV_DR_GRPO && isnan(o->loss_divisor) && is_set(o->rollout_max_response_len)) {
+        o->loss_divisor = (double)o->rollout_max_response_len;
+    }
+    if (est == ADV_DR_GRPO && isnan(o->loss_divisor)) {
+        return ERR(e, STATUS_INPUT,
+                   "--advantage-estimator dr_grpo needs --loss-divisor or "
+                   "--rollout-max-response-len");
+    }
+    if (!isnan(o->loss_divisor) && o->calculate_per_token_loss) {
+        return ERR(e, STATUS_INPUT,
+                   "%s and --calculate-per-token-loss exclude each other: one divides by a "
+                   "constant, one by the tokens of the step",
+                   est == ADV_DR_GRPO ? "--advantage-estimator dr_grpo" : "--loss-divisor");
+    }
+    if (is_set(o->overlong_buffer_len) && (!is_set(o->rollout_max_response_len) ||
+                                           o->overlong_buffer_len > o->rollout_max_response_len)) {
+        return ERR(e, STATUS_INPUT,
+                   "--overlong-buffer-len %lld is more than --rollout-max-response-len",
+                   (long long)o->overlong_buffer_len);
+    }
+    if (est == ADV_CISPO && !isnan(o->eps_clip_c)) {
+        return ERR(e, STATUS_INPUT, "--eps-clip-c has no effect with --advantage-estimator cispo");
+    }
+    return 0;
+}
+
 static int check_algorithm(struct train_opts *o, struct err *e)
 {
     int est = o->advantage_estimator, rc;
@@ -535,7 +581,8 @@ static int check_algorithm(struct train_opts *o, struct err *e)
         return ERR(e, STATUS_INPUT, "--tis-clip-low %g is above --tis-clip %g", o->tis_clip_low,
                    o->tis_clip);
     }
-    rc = correction_check(o, e);
+    rc = check_estimator(o, e);
+    rc = rc ? rc : correction_check(o, e);
     if (rc) {
         return rc;
     }
@@ -712,6 +759,7 @@ void train_opts_loss(const struct train_opts *o, struct loss_opts *out)
 {
     *out = (struct loss_opts){.type = (enum loss_type)o->loss_type,
                               .gspo = o->advantage_estimator == ADV_GSPO,
+                              .cispo = o->advantage_estimator == ADV_CISPO,
                               .eps_clip = (float)o->eps_clip,
                               .eps_clip_high = (float)o->eps_clip_high,
                               .eps_clip_c = isnan(o->eps_clip_c) ? 0.0f : (float)o->eps_clip_c,
@@ -722,6 +770,7 @@ void train_opts_loss(const struct train_opts *o, struct loss_opts *out)
                               .entropy_coef = (float)o->entropy_coef,
                               .entropy = o->entropy_coef != 0 || o->observe_training_entropy,
                               .per_token = o->calculate_per_token_loss,
+                              .divisor = isnan(o->loss_divisor) ? 0.0 : o->loss_divisor,
                               .opsm = o->use_opsm,
                               .opsm_delta = (float)o->opsm_delta};
     correction_loss(o, out);

@@ -83,6 +83,9 @@ struct train_opts {
     int observe_training_entropy;
     double gamma, lambd;
     int normalize_advantages;
+    double loss_divisor; /* derived: --rollout-max-response-len for dr_grpo; NAN: lengths */
+    int64_t overlong_buffer_len;
+    double overlong_penalty_factor;
     int grpo_std_normalization; /* derived: off when n_samples_per_prompt is 1 */
     int rewards_normalization;
     int calculate_per_token_loss;

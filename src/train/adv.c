@@ -71,18 +71,22 @@ static void groups_init(struct groups *g, const struct adv_reward_opts *o, int64
     mem_free(ids);
 }
 
-/* One group: rollouts counted once, mean subtracted, divided by the spread when asked. rep[j] is
- * the first row of row j's rollout. */
-static int one_group(const int64_t *rows, int64_t n, const float *raw, const int64_t *rollout_id,
-                     int use_std, float *out, int64_t *rep, struct err *e)
+/* Does the estimator divide by the group's spread? */
+static int divides(const struct adv_reward_opts *o)
+{
+    int can = o->estimator == ADV_GRPO || o->estimator == ADV_GSPO || o->estimator == ADV_CISPO;
+    return can && o->std;
+}
+
+/* rep[j] is the first row of row j's rollout. */
+static int one_rollout_each(const int64_t *rows, int64_t n, const float *raw,
+                            const int64_t *rollout_id, int64_t *rep, struct err *e)
 {
     struct map m;
-    struct exact sum, sq;
-    int64_t count = 0;
-    float mean, sd = 0;
+    int rc = 0;
 
     map_init(&m);
-    for (int64_t j = 0; j < n; j++) {
+    for (int64_t j = 0; j < n && rc == 0; j++) {
         int64_t first = j;
         if (rollout_id) {
             const char *key = (const char *)&rollout_id[rows[j]];
@@ -92,14 +96,30 @@ static int one_group(const int64_t *rows, int64_t n, const float *raw, const int
         }
         rep[j] = first;
         if (raw[rows[first]] != raw[rows[j]]) {
-            map_fini(&m);
-            return ERR(e, STATUS_INPUT,
-                       "samples %lld and %lld belong to rollout %lld but have rewards %g and %g",
-                       (long long)rows[first], (long long)rows[j], (long long)rollout_id[rows[j]],
-                       (double)raw[rows[first]], (double)raw[rows[j]]);
+            rc = ERR(e, STATUS_INPUT,
+                     "samples %lld and %lld belong to rollout %lld but have rewards %g and %g",
+                     (long long)rows[first], (long long)rows[j], (long long)rollout_id[rows[j]],
+                     (double)raw[rows[first]], (double)raw[rows[j]]);
         }
     }
     map_fini(&m);
+    return rc;
+}
+
+/* One group: rollouts counted once, mean subtracted, divided by the spread when asked. */
+static int one_group(const struct adv_reward_opts *o, const int64_t *rows, int64_t n,
+                     const float *raw, const int64_t *rollout_id, float *out, int64_t *rep,
+                     struct err *e)
+{
+    struct exact sum, sq;
+    int64_t count = 0;
+    float mean, sd = 0;
+    double others = 1; /* r - mean of the others = (r - mean) n / (n - 1) */
+    int rc = one_rollout_each(rows, n, raw, rollout_id, rep, e);
+
+    if (rc) {
+        return rc;
+    }
     exact_init(&sum);
     for (int64_t j = 0; j < n; j++) {
         if (rep[j] == j) {
@@ -108,7 +128,10 @@ static int one_group(const int64_t *rows, int64_t n, const float *raw, const int
         }
     }
     mean = (float)(exact_value(&sum) / (double)count);
-    if (use_std && count > 1) {
+    if (o->estimator == ADV_RLOO && count > 1) {
+        others = (double)count / (double)(count - 1);
+    }
+    if (divides(o) && count > 1) {
         exact_init(&sq);
         for (int64_t j = 0; j < n; j++) {
             if (rep[j] == j) {
@@ -119,7 +142,7 @@ static int one_group(const int64_t *rows, int64_t n, const float *raw, const int
         sd = (float)exact_sqrt(exact_value(&sq) / (double)(count - 1));
     }
     for (int64_t j = 0; j < n; j++) {
-        float c = raw[rows[j]] - mean;
+        float c = (float)(others * (double)(raw[rows[j]] - mean));
         out[rows[j]] = sd > 0 ? c / (sd + 1e-6f) : c;
     }
     return 0;
@@ -128,7 +151,6 @@ static int one_group(const int64_t *rows, int64_t n, const float *raw, const int
 int adv_rewards(const struct adv_reward_opts *o, int64_t n, const float *raw,
                 const int64_t *group_index, const int64_t *rollout_id, float *out, struct err *e)
 {
-    int grpo = o->estimator == ADV_GRPO || o->estimator == ADV_GSPO;
     struct groups g;
     float *shaped;
     int64_t *rep;
@@ -139,7 +161,7 @@ int adv_rewards(const struct adv_reward_opts *o, int64_t n, const float *raw,
             return ERR(e, STATUS_INPUT, "the reward of sample %lld is not finite", (long long)i);
         }
     }
-    if (!o->normalize || !(grpo || o->estimator == ADV_REINFORCE_PP_BASELINE)) {
+    if (!o->normalize || o->estimator == ADV_REINFORCE_PP || o->estimator == ADV_PPO) {
         memmove(out, raw, (size_t)n * sizeof *out);
         return 0;
     }
@@ -147,8 +169,8 @@ int adv_rewards(const struct adv_reward_opts *o, int64_t n, const float *raw,
     shaped = mem_alloc((size_t)(n + 1) * sizeof *shaped);
     rep = mem_alloc((size_t)(n + 1) * sizeof *rep);
     for (int64_t k = 0; k < g.n && rc == 0; k++) {
-        rc = one_group(g.order + g.start[k], g.start[k + 1] - g.start[k], raw, rollout_id,
-                       grpo && o->std, shaped, rep, e);
+        rc = one_group(o, g.order + g.start[k], g.start[k + 1] - g.start[k], raw, rollout_id,
+                       shaped, rep, e);
     }
     if (rc == 0) {
         memcpy(out, shaped, (size_t)n * sizeof *out);
@@ -232,6 +254,9 @@ int adv_fill(const struct adv_opts *o, const struct adv_sample *s, struct err *e
     switch (o->estimator) {
     case ADV_GRPO:
     case ADV_GSPO:
+    case ADV_DR_GRPO:
+    case ADV_RLOO:
+    case ADV_CISPO:
         for (int64_t t = 0; t < s->len; t++) {
             s->adv[t] = s->reward;
         }
@@ -286,6 +311,15 @@ int adv_whiten(const struct adv_sample *s, int64_t n, struct err *e)
         }
     }
     return 0;
+}
+
+float adv_overlong(int64_t len, int64_t max, int64_t buffer, float factor)
+{
+    int64_t over = len - (max - buffer);
+    if (over <= 0 || buffer <= 0) {
+        return 0;
+    }
+    return over >= buffer ? -factor : -(float)((double)over / (double)buffer * (double)factor);
 }
 
 int adv_zero_std(const float *reward, int64_t n)

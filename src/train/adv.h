@@ -18,9 +18,13 @@ enum adv_estimator { /* order of --advantage-estimator's choices */
                      ADV_GSPO,
                      ADV_REINFORCE_PP,
                      ADV_REINFORCE_PP_BASELINE,
-                     ADV_PPO
+                     ADV_PPO,
+                     ADV_DR_GRPO, /* the group's mean, without its spread */
+                     ADV_RLOO,    /* the mean of the others in the group */
+                     ADV_CISPO    /* as grpo: the loss differs */
 };
-#define ADV_CHOICES "grpo|gspo|reinforce_plus_plus|reinforce_plus_plus_baseline|ppo"
+#define ADV_CHOICES                                                                                \
+    "grpo|gspo|reinforce_plus_plus|reinforce_plus_plus_baseline|ppo|dr_grpo|rloo|cispo"
 
 struct adv_reward_opts {
     enum adv_estimator estimator;
@@ -28,6 +32,10 @@ struct adv_reward_opts {
     int std;                                          /* grpo_std_normalization */
     int64_t n_samples_per_prompt, rollout_batch_size; /* for grouping without group_index */
 };
+
+/* What a response of len tokens gets on top of its reward for nearing the longest allowed, max:
+ * nothing up to max - buffer, then down to -factor at max (DAPO's soft punishment). */
+float adv_overlong(int64_t len, int64_t max, int64_t buffer, float factor);
 
 /* Reward post-processing of n samples. group_index: NULL, or per sample (grouped by value, need not
  * be contiguous); NULL falls back to blocks of n_samples_per_prompt when n is their product with

@@ -163,6 +163,22 @@ float loss_ppo_token(const struct loss_opts *o, float k, float adv, float *ratio
     return l;
 }
 
+float loss_cispo_token(const struct loss_opts *o, float k, float logp, float adv, int *clipped,
+                       float *d)
+{
+    int inside;
+    float r = vmath_expf(clamp_log_ratio(-k, &inside));
+    float w = clampf(r, 1.0f - o->eps_clip, 1.0f + o->eps_clip_high);
+
+    if (clipped) {
+        *clipped = w != r;
+    }
+    if (d) {
+        *d = -w * adv;
+    }
+    return -w * adv * logp;
+}
+
 /* --- one sample --- */
 
 /* What a sample's loop needs beside its arrays. */
@@ -175,11 +191,13 @@ struct frame {
     const float *train;  /* the trainer's side of the correction */
     const float *seen;   /* the trainer's side of the mismatch; NULL: nothing to compare */
     struct mis_seq mis;
-    int64_t n;    /* active tokens, at least 1 */
-    double denom; /* divisor of this sample's metric terms */
-    float a;      /* dJ / d(term of an active token) */
-    float seq_k;  /* token-averaged log-ratio of the sequence */
-    int seq_ok;   /* 0 when it was not finite and counts as zero */
+    int64_t n;       /* active tokens, at least 1 */
+    double denom;    /* divisor of this sample's metric terms */
+    double pg_denom; /* the same of its policy loss */
+    float a;         /* dJ / d(term of an active token) */
+    float pg_a;      /* the same for the policy loss */
+    float seq_k;     /* token-averaged log-ratio of the sequence */
+    int seq_ok;      /* 0 when it was not finite and counts as zero */
 };
 
 static void add_term(struct frame *f, enum loss_metric m, float x)
@@ -363,8 +381,9 @@ static float policy_token(struct frame *f, int64_t t, int *keep)
     if (opsm_drop(f, t)) {
         w = 0;
     }
-    l = loss_ppo_token(f->o, k, adv, NULL, &clipped, &d);
-    add_term(f, LOSS_PG_LOSS, l * w);
+    l = f->o->cispo ? loss_cispo_token(f->o, k, ok ? s->logp[t] : 0.0f, adv, &clipped, &d)
+                    : loss_ppo_token(f->o, k, adv, NULL, &clipped, &d);
+    exact_add(&f->sums->sum[LOSS_PG_LOSS], (double)(l * w) / f->pg_denom);
     add_term(f, LOSS_PG_CLIPFRAC, (float)clipped);
     add_term(f, LOSS_PPO_KL, k);
     if (s->roll) {
@@ -405,9 +424,9 @@ static void policy_sample(struct frame *f)
         }
         d = policy_token(f, t, &keep);
         if (o->gspo) {
-            exact_add_mul_f32(&seq, d, f->a);
+            exact_add_mul_f32(&seq, d, f->pg_a);
         } else {
-            s->dlogp[t] = d * f->a;
+            s->dlogp[t] = d * f->pg_a;
         }
         if (keep) {
             entropy_token(f, t);
@@ -504,8 +523,9 @@ int loss_sample(const struct loss_opts *o, const struct loss_step *st, const str
     f.old = s->old ? s->old : s->logp;
     divisor = s->denom ? s->denom : f.n;
     f.denom = o->per_token ? 1.0 : (double)divisor;
-    f.a =
-        (float)(1.0 / (o->per_token ? (double)st->tokens : (double)divisor * (double)st->rollouts));
+    f.pg_denom = !o->per_token && o->divisor > 0 ? o->divisor : f.denom;
+    f.a = (float)(1.0 / (f.denom * (double)(o->per_token ? st->tokens : st->rollouts)));
+    f.pg_a = (float)(1.0 / (f.pg_denom * (double)(o->per_token ? st->tokens : st->rollouts)));
     if (s->len) {
         memset(s->dlogp, 0, (size_t)s->len * sizeof *s->dlogp);
         if (s->dentropy) {

@@ -34,7 +34,8 @@ enum loss_tis {
 
 struct loss_opts {
     enum loss_type type;
-    int gspo; /* sequence-level ratio */
+    int gspo;  /* sequence-level ratio */
+    int cispo; /* the clipped ratio is a constant weight of logp */
     float eps_clip, eps_clip_high;
     float eps_clip_c; /* dual clip; 0 is off, else > 1 */
     int use_kl_loss;
@@ -42,8 +43,9 @@ struct loss_opts {
     enum loss_kl kl_loss_type;
     int unbiased_kl;
     float entropy_coef;
-    int entropy;   /* H is given: log it even with a zero coefficient */
-    int per_token; /* calculate_per_token_loss */
+    int entropy;    /* H is given: log it even with a zero coefficient */
+    int per_token;  /* calculate_per_token_loss */
+    double divisor; /* of a sample's policy terms instead of its length (Dr. GRPO); 0: the length */
     enum loss_tis tis;
     int tis_observe; /* its metrics only: the loss stays as it is */
     float tis_clip, tis_clip_low;
@@ -140,8 +142,11 @@ double loss_k3(double x);
 double loss_rollout_kl(float train, float roll);
 
 /* One token of the clipped objective: k = old - logp, sanitised; *d (may be NULL) is dL/dlogp,
- * *ratio and *clipped (may be NULL) are for metrics. */
+ * *ratio and *clipped (may be NULL) are for metrics. CISPO's is loss_cispo_token. */
 float loss_ppo_token(const struct loss_opts *o, float k, float adv, float *ratio, int *clipped,
                      float *d);
+/* CISPO: -clip(ratio) adv logp, the clipped ratio held constant: clipped tokens still learn. */
+float loss_cispo_token(const struct loss_opts *o, float k, float logp, float adv, int *clipped,
+                       float *d);
 
 #endif

@@ -37,8 +37,11 @@ def f32(x):
 def random_opts(rng):
     tis = rng.choice([TIS_OFF, TIS_TRUNCATE, TIS_ICEPOP, TIS_MIS, TIS_MIS, TIS_MIS, TIS_MIS])
     level = rng.choice(LEVELS)
+    ratio = rng.choice(["token", "gspo", "cispo"])
     o = {
-        "gspo": rng.randint(0, 1),
+        "gspo": int(ratio == "gspo"),
+        "cispo": int(ratio == "cispo"),
+        "divisor": rng.choice([0, 0, 24.0]),
         "eps_clip": 0.2,
         "eps_clip_high": rng.choice([0.2, 0.28]),
         "eps_clip_c": rng.choice([0, 0, 3.0]),
@@ -262,10 +265,14 @@ def policy_terms(o, s, lp, old, m):
     loss = torch.maximum(a, b)
     if o["eps_clip_c"] > 0:
         loss = torch.where(adv < 0, torch.minimum(loss, -o["eps_clip_c"] * adv), loss)
+    clipped = b > a
+    if o["cispo"]:  # the weight is a constant, the token's log-prob what is learnt
+        weight = torch.clamp(ratio, 1 - o["eps_clip"], 1 + o["eps_clip_high"]).detach()
+        loss, clipped = -weight * adv * finite(lp, sound), weight != ratio
     drop = torch.zeros_like(m)
     if o["opsm"]:
         drop = (s["adv"] < 0) & (seq.detach() > o["opsm_delta"])
-    return loss, k, (b > a).double(), drop, sound
+    return loss, k, clipped.double(), drop, sound
 
 
 def reference(case):
@@ -304,9 +311,10 @@ def reference(case):
         loss, k, clipped, drop, sound = policy_terms(o, s, s["lp"], s["base"], m)
         w = torch.where(drop, 0.0, w)
         pg = torch.where(sound, loss, loss.detach()) * w
-        total = total + (pg[kept] / divisor).sum()
+        pg_divisor = o["divisor"] if o["divisor"] and not o["per_token"] else divisor
+        total = total + (pg[kept] / pg_divisor).sum()
         put = lambda name, v, mask: sums.add(name, v.detach(), mask, divisor)  # noqa: B023,E731
-        put("pg_loss", pg, kept)
+        sums.add("pg_loss", pg.detach(), kept, pg_divisor)
         put("pg_clipfrac", clipped, kept)
         put("ppo_kl", k, kept)
         put("entropy_loss", s["ent"], kept)

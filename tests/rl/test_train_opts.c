@@ -156,6 +156,12 @@ static void algorithm_rules(void **state)
     refused(BASE "--kl-coef 0.1 --kl-loss-coef 0.1 --use-kl-loss", STATUS_INPUT, "choose one");
     refused(BASE "--kl-loss-coef 0.1", STATUS_INPUT, "without --use-kl-loss");
     refused(BASE "--use-rollout-logprobs --use-tis", STATUS_INPUT, "exclude each other");
+    refused(BASE "--advantage-estimator rloo", STATUS_INPUT, "--n-samples-per-prompt 2");
+    refused(BASE "--advantage-estimator dr_grpo --calculate-per-token-loss", STATUS_INPUT,
+            "exclude each other");
+    refused(BASE "--loss-divisor 10 --calculate-per-token-loss", STATUS_INPUT, "--loss-divisor");
+    refused(BASE "--advantage-estimator cispo --eps-clip-c 3", STATUS_INPUT, "no effect");
+    refused(BASE "--overlong-buffer-len 1000000", STATUS_INPUT, "--rollout-max-response-len");
     refused(BASE "--advantage-estimator reinforce_plus_plus", STATUS_INPUT,
             "needs --normalize-advantages");
     refused(BASE "--advantage-estimator reinforce_plus_plus_baseline", STATUS_INPUT,
@@ -227,9 +233,15 @@ static void module_views(void **state)
     assert_true(s.max_lr == 1e-3 && s.style == LRSCHED_COSINE && s.wd_end == 0.1);
     assert_true(lrsched_lr(&s, 0) == 0);
     assert_true(lrsched_lr(&s, 32) == 1e-3);
+    assert_ok(run(BASE "--n-samples-per-prompt 4 --advantage-estimator cispo"), &e);
+    train_opts_loss(&o, &l);
+    assert_true(l.cispo && !l.gspo && l.divisor == 0);
+    assert_ok(run(BASE "--n-samples-per-prompt 4 --advantage-estimator dr_grpo"), &e);
+    train_opts_loss(&o, &l);
+    assert_true(!l.cispo && l.divisor == (double)o.rollout_max_response_len);
     assert_ok(run(BASE), &e);
     train_opts_loss(&o, &l);
-    assert_true(l.eps_clip_c == 0 && !l.gspo && !l.entropy);
+    assert_true(l.eps_clip_c == 0 && !l.gspo && !l.entropy && l.divisor == 0);
     train_opts_sched(&o, 10, &s);
     assert_int_equal(s.style, LRSCHED_LINEAR);
     assert_int_equal(s.decay, 80);

@@ -54,6 +54,41 @@ static void group_normalisation(void **state)
     near_all(b, (float[]){1, 1, 1, 0}, 4, 0);
 }
 
+/* Held against the mean of the others; without the spread; and cispo as grpo. */
+static void field_estimators(void **state)
+{
+    struct adv_reward_opts o = grpo(4, 1);
+    float r[] = {1, 0, 0, 4}, out[4], grpo_out[4];
+    const int64_t rollout[] = {7, 8, 8, 9}, group[] = {1, 1, 1, 2};
+    (void)state;
+    assert_ok(adv_rewards(&o, 4, r, NULL, NULL, grpo_out, &e), &e);
+    o.estimator = ADV_CISPO;
+    assert_ok(adv_rewards(&o, 4, r, NULL, NULL, out, &e), &e);
+    near_all(out, grpo_out, 4, 0);
+    o.estimator = ADV_DR_GRPO; /* std asks for nothing here */
+    assert_ok(adv_rewards(&o, 4, r, NULL, NULL, out, &e), &e);
+    near_all(out, (float[]){-.25f, -1.25f, -1.25f, 2.75f}, 4, 0);
+    o.estimator = ADV_RLOO;
+    assert_ok(adv_rewards(&o, 4, r, NULL, NULL, out, &e), &e);
+    near_all(out, (float[]){1 - 4 / 3.f, -5 / 3.f, -5 / 3.f, 4 - 1 / 3.f}, 4, 1e-6f);
+    assert_ok(adv_rewards(&o, 4, r, NULL, rollout, out, &e), &e); /* rows 1 and 2 are one */
+    near_all(out, (float[]){-1, -2.5f, -2.5f, 3.5f}, 4, 1e-6f);
+    assert_ok(adv_rewards(&o, 4, r, group, NULL, out, &e), &e); /* alone: nothing to learn */
+    near_all(out, (float[]){1, -.5f, -.5f, 0}, 4, 1e-6f);
+}
+
+static void overlong(void **state)
+{
+    (void)state;
+    assert_true(adv_overlong(0, 100, 20, 1) == 0);
+    assert_true(adv_overlong(80, 100, 20, 1) == 0);
+    assert_true(adv_overlong(85, 100, 20, 1) == -.25f);
+    assert_true(adv_overlong(85, 100, 20, 2) == -.5f);
+    assert_true(adv_overlong(100, 100, 20, 1) == -1);
+    assert_true(adv_overlong(130, 100, 20, 1) == -1);
+    assert_true(adv_overlong(100, 100, 0, 1) == 0);
+}
+
 static void grouping_rules(void **state)
 {
     struct adv_reward_opts o = grpo(2, 2);
@@ -182,6 +217,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(group_normalisation),
+        cmocka_unit_test(field_estimators),
+        cmocka_unit_test(overlong),
         cmocka_unit_test(grouping_rules),
         cmocka_unit_test(rollouts_count_once),
         cmocka_unit_test(estimators),

@@ -125,13 +125,14 @@ static double ref_objective(const struct loss_opts *o, const struct loss_step *s
 {
     double pg = 0, en = 0, kl = 0;
     for (int i = 0; i < b->n; i++) {
-        double n = 0, seq = 0, div;
+        double n = 0, seq = 0, div, pg_div;
         for (int t = 0; t < b->len[i]; t++) {
             n += b->mask[i][t];
             seq += b->mask[i][t] ? b->old[i][t] - lp[i][t] : 0;
         }
         seq /= n > 1 ? n : 1;
         div = o->per_token ? 1 : b->denom[i] ? (double)b->denom[i] : n > 1 ? n : 1;
+        pg_div = !o->per_token && o->divisor > 0 ? o->divisor : div;
         for (int t = 0; t < b->len[i]; t++) {
             double a = b->adv[i][t], k = o->gspo ? seq : b->old[i][t] - lp[i][t], r, l, w = 1;
             if (!b->mask[i][t]) {
@@ -141,6 +142,11 @@ static double ref_objective(const struct loss_opts *o, const struct loss_step *s
             l = fmax(-r * a, -clampd(r, 1 - (double)o->eps_clip, 1 + (double)o->eps_clip_high) * a);
             if (o->eps_clip_c > 0 && a < 0) {
                 l = fmin(l, -(double)o->eps_clip_c * a);
+            }
+            if (o->cispo) { /* the ratio is a constant */
+                r = exp(clampd((double)b->logp[i][t] - b->old[i][t], -20, 20));
+                l = -clampd(r, 1 - (double)o->eps_clip, 1 + (double)o->eps_clip_high) * a *
+                    lp[i][t];
             }
             /* the drop is a constant: it looks at the unperturbed sequence */
             if (o->opsm) {
@@ -155,7 +161,7 @@ static double ref_objective(const struct loss_opts *o, const struct loss_step *s
             if (o->tis) {
                 w = clampd(exp((double)b->old[i][t] - b->roll[i][t]), o->tis_clip_low, o->tis_clip);
             }
-            pg += l * w / div;
+            pg += l * w / pg_div;
             en += ent[i][t] / div;
             if (o->use_kl_loss) {
                 double v = o->unbiased_kl ? exp(lp[i][t] - b->old[i][t]) : 1;
@@ -210,6 +216,8 @@ static void value_and_gradient(void **state)
         double lp[MAXS][MAXT], ent[MAXS][MAXT], loss, j0;
         random_batch(&b, round % 3 ? 0.5 : 1.5);
         o.gspo = (int)rng_py_randbelow(&rng, 2);
+        o.cispo = !o.gspo && rng_py_randbelow(&rng, 2);
+        o.divisor = rng_py_randbelow(&rng, 3) ? 0 : 20;
         o.eps_clip_c = rng_py_randbelow(&rng, 2) ? 1.5f : 0;
         o.use_kl_loss = (int)rng_py_randbelow(&rng, 2);
         o.kl_loss_coef = (float)uniform(0, 1);

@@ -507,6 +507,8 @@ static struct loss_opts dump_opts(const json_t *j)
 {
     const json_t *m = json_object_get(j, "mis");
     return (struct loss_opts){.gspo = (int)opt(j, "gspo"),
+                              .cispo = (int)opt(j, "cispo"),
+                              .divisor = opt(j, "divisor"),
                               .eps_clip = (float)opt(j, "eps_clip"),
                               .eps_clip_high = (float)opt(j, "eps_clip_high"),
                               .eps_clip_c = (float)opt(j, "eps_clip_c"),
