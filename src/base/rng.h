@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-enum { RNG_TRAIN = 0, RNG_EVAL = 1 }; /* streams */
+enum { RNG_TRAIN = 0, RNG_EVAL = 1, RNG_INIT = 2 }; /* streams; the last for first weights */
 
 /* Philox4x32 with 10 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"). */
 void rng_philox(const uint32_t ctr[4], const uint32_t key[2], uint32_t out[4]);

@@ -44,6 +44,9 @@ struct train {
     struct device *dev;
     struct weights *shape; /* of w: what memory is planned with */
     struct weights *w, *ref;
+    struct weights *critic; /* of ppo, with ports of its own */
+    struct port_native critic_ports;
+    int critic_open;
     struct promptenc enc;
     struct prompts *data;
     struct loop_eval_set evals[TRAIN_MAX_EVALS];
@@ -64,7 +67,7 @@ struct train {
     struct train_prompts *reading;    /* of the set being read */
     int positions;                    /* longest context of the run */
     int64_t prompt_limit; /* tokens; longer prompts of the set being read are left out */
-    int64_t start, num_rollout, sched_pos;
+    int64_t start, num_rollout, sched_pos, critic_pos;
     json_t *state; /* of the checkpoint */
 };
 
@@ -110,12 +113,21 @@ static int train_has_ref(const struct train_opts *o)
     return train_opts_needs_ref(o) && !o->debug_rollout_only;
 }
 
+static int train_has_critic(const struct train_opts *o)
+{
+    return o->advantage_estimator == ADV_PPO && !o->debug_rollout_only;
+}
+
 static int train_open_model(struct train *t, struct err *e)
 {
     int use = train_use(&t->o) | (t->remote ? engines_use(&t->place, &t->o) : 0);
     int rc = weights_open(t->file, t->dev, use, t->positions, &t->w, e);
     if (rc == STATUS_OK && train_has_ref(&t->o)) {
         rc = weights_open(t->file, t->dev, 0, t->positions, &t->ref, e);
+    }
+    if (rc == STATUS_OK && train_has_critic(&t->o)) {
+        rc = weights_open_critic(t->file, t->dev, train_use(&t->o), t->positions,
+                                 (uint64_t)t->o.seed, &t->critic, e);
     }
     return rc;
 }
@@ -371,6 +383,17 @@ static void train_plan(struct train *t)
             weights_release(ref);
         }
     }
+    if (train_has_critic(o)) {
+        struct arch a = t->shape->arch;
+        struct weights *critic;
+        a.value_head = 1;
+        if (weights_shape(&a, t->dev, train_use(o), &critic, NULL) == STATUS_OK) {
+            train_plan_row(t, "critic: weights, gradients, optimizer, activations",
+                           weights_bytes(critic, t->positions) +
+                               trainer_bytes(critic, &t->trainer, NULL));
+            weights_release(critic);
+        }
+    }
     if (!o->debug_rollout_only) {
         trainer_bytes(t->shape, &t->trainer, &b);
     }
@@ -390,10 +413,38 @@ static void train_plan(struct train *t)
 
 static int train_open_ports(struct train *t, struct err *e)
 {
+    struct trainer_opts critic = t->trainer;
+    int rc;
+
     t->ports_open = 1;
-    return port_native_open(&t->ports, t->w, t->ref, t->file,
-                            t->rollout && !t->remote ? &t->engine : NULL,
-                            t->o.debug_rollout_only ? NULL : &t->trainer, e);
+    rc = port_native_open(&t->ports, t->w, t->ref, t->file,
+                          t->rollout && !t->remote ? &t->engine : NULL,
+                          t->o.debug_rollout_only ? NULL : &t->trainer, e);
+    if (rc == STATUS_OK && t->critic) {
+        t->critic_open = 1;
+        critic.entropy = 0;
+        train_opts_value_loss(&t->o, &critic.loss);
+        rc = port_native_open(&t->critic_ports, t->critic, NULL, t->file, NULL, &critic, e);
+    }
+    return rc;
+}
+
+/* The critic of the same iteration, which --critic-load must have. */
+static int train_resume_critic(struct train *t, int64_t it, struct err *e)
+{
+    json_t *state = NULL;
+    int with_optim, rc;
+
+    if (!t->critic) {
+        return STATUS_OK;
+    }
+    rc = ckpt_load(t->o.critic_load, it, trainer_optim(t->critic_ports.trainer), &with_optim,
+                   &state, e);
+    json_decref(state);
+    t->critic_pos = json_integer_value(json_object_get(t->state, "critic_sched_pos"));
+    return rc == STATUS_OK
+               ? rc
+               : err_prefix(e, "critic of iteration %lld in %s", (long long)it, t->o.critic_load);
 }
 
 /* Resumes from --load when there is a checkpoint. */
@@ -413,6 +464,9 @@ static int train_resume(struct train *t, struct err *e)
     }
     if (rc == STATUS_OK) {
         rc = ckpt_load(o->load, it, trainer_optim(t->ports.trainer), &with_optim, &t->state, e);
+    }
+    if (rc == STATUS_OK) {
+        rc = train_resume_critic(t, it, e);
     }
     if (rc != STATUS_OK) {
         return rc;
@@ -504,6 +558,7 @@ static int train_run(struct train *t, struct err *e)
     c.o = &t->o;
     c.rollout = t->engines ? engines_port(t->engines) : t->ports.engine ? &t->ports.rollout : NULL;
     c.train = t->ports.trainer ? &t->ports.train : NULL;
+    c.critic = t->critic ? &t->critic_ports.train : NULL;
     c.hub = t->hub;
     c.eval_hub = t->eval_hub;
     c.enc = &t->enc;
@@ -514,6 +569,7 @@ static int train_run(struct train *t, struct err *e)
     c.start_rollout = t->start;
     c.num_rollout = t->num_rollout;
     c.sched_pos = t->sched_pos;
+    c.critic_pos = t->critic_pos;
     c.progress = progress_show;
     c.progress_arg = &bar;
     progress_open(&bar);
@@ -538,6 +594,9 @@ static void train_close(struct train *t)
     if (t->ports_open) {
         port_native_close(&t->ports);
     }
+    if (t->critic_open) {
+        port_native_close(&t->critic_ports);
+    }
     if (t->eval_hub != t->hub) {
         hub_close(t->eval_hub);
     }
@@ -547,6 +606,7 @@ static void train_close(struct train *t)
     }
     prompts_close(t->data);
     promptenc_close(&t->enc);
+    weights_release(t->critic);
     weights_release(t->ref);
     weights_release(t->w);
     weights_release(t->shape);
@@ -558,6 +618,13 @@ static void train_close(struct train *t)
     mem_free(t->run_dir);
 }
 
+/* A folder for checkpoints, without what a killed run left; NULL: none. */
+static int train_folder(const char *dir, struct err *e)
+{
+    int rc = dir ? fsio_mkdirs(dir, e) : STATUS_OK;
+    return rc == STATUS_OK && dir ? ckpt_clean(dir, e) : rc;
+}
+
 static int train_all(struct train *t, struct err *e)
 {
     int rc = train_opts_validate(&t->o, e);
@@ -567,11 +634,9 @@ static int train_all(struct train *t, struct err *e)
     if (rc == STATUS_OK) {
         rc = train_place(t, e);
     }
-    if (rc == STATUS_OK && t->o.save) {
-        rc = fsio_mkdirs(t->o.save, e);
-    }
-    if (rc == STATUS_OK && t->o.save) {
-        rc = ckpt_clean(t->o.save, e);
+    rc = rc == STATUS_OK ? train_folder(t->o.save, e) : rc;
+    if (rc == STATUS_OK && train_has_critic(&t->o)) {
+        rc = train_folder(t->o.critic_save, e);
     }
     if (rc == STATUS_OK) {
         rc = train_open_device(t, e);

@@ -147,17 +147,11 @@ static const struct conf_known known_flags[] = {
     {"eval-keep-snapshots", CONF_INT, "2"},
     /* RL algorithm */
     {"custom-loss-function-path", CONF_STR, NULL},
-    {"value-clip", CONF_FLOAT, "0.2"},
     {"ref-update-interval", CONF_INT, NULL},
     {"disable-compute-advantages-and-returns", CONF_SWITCH, NULL},
     {"use-rollout-entropy", CONF_SWITCH, NULL},
     {"reset-optimizer-states", CONF_SWITCH, NULL},
     {"custom-pg-loss-reducer-function-path", CONF_STR, NULL},
-    {"num-critic-only-steps", CONF_INT, "0"},
-    {"critic-load", CONF_STR, NULL},
-    {"critic-save", CONF_STR, NULL},
-    {"critic-lr", CONF_FLOAT, NULL},
-    {"critic-lr-warmup-iters", CONF_INT, "0"},
     /* Replay (R3 and indexer) */
     {"use-routing-replay", CONF_SWITCH, NULL},
     {"use-rollout-routing-replay", CONF_SWITCH, NULL},

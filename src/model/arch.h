@@ -92,6 +92,8 @@ struct arch {
     int max_positions; /* longest sequence the model was made for */
     float rms_eps;
     int tie_embeddings; /* 1: lm_head shares the embedding's weight */
+    int value_head;     /* 1: a critic's value and its bias instead of logits; set by
+                           weights_open_critic, never by a file */
 
     enum act act;
     int norm_plus_one;   /* norms multiply by 1 + w */
@@ -121,6 +123,16 @@ struct arch {
     int n_eos;
     int eos_id[ARCH_MAX_EOS]; /* tokens that end a turn: generation_config.json, else config.json */
 };
+
+/* Rows of a critic's output layer: the first gives the value, the others are zeros, because
+ * products take so many at a time. */
+#define ARCH_VALUE_ROWS 32
+
+/* Rows of the output layer. */
+static inline int arch_outputs(const struct arch *a)
+{
+    return a->value_head ? ARCH_VALUE_ROWS : a->vocab;
+}
 
 /* Fills `a` from config.json's text. Refuses, naming the key, what we do not compute. */
 int arch_parse(const char *config_json, struct arch *a, struct err *e);

@@ -23,8 +23,8 @@ static void backward_shapes(const struct weights *w, int n, int logit_rows,
     enum dtype half = device_half(w->dev);
     int64_t q = (int64_t)a->n_heads * a->head_dim, kv = (int64_t)a->n_kv_heads * a->head_dim;
     const struct backward_shape t[BACKWARD_TENSORS] = {
-        {offsetof(struct backward, logits), DTYPE_F32, logit_rows, a->vocab},
-        {offsetof(struct backward, dlogits), half, logit_rows, a->vocab},
+        {offsetof(struct backward, logits), DTYPE_F32, logit_rows, arch_outputs(a)},
+        {offsetof(struct backward, dlogits), half, logit_rows, arch_outputs(a)},
         {offsetof(struct backward, dh), DTYPE_F32, n, a->hidden},
         {offsetof(struct backward, dy16), half, n, a->hidden},
         {offsetof(struct backward, dpick), half, n, a->hidden},
@@ -146,6 +146,13 @@ static void backward_stats(struct forward *f, struct tensor *logits, const struc
     const struct logit_spec spec = forward_logit_spec(&f->w->arch, r->temperature);
     struct tensor x = tensor_rows(logits, 0, n);
     forward_logits(f, r->idx + from, n, &x);
+    if (f->w->arch.value_head) {
+        x.cols = 1;
+        if (logp) {
+            device_download_f32(&x, logp + from);
+        }
+        return;
+    }
     d->ops->logp(d, &x, &spec, r->target + from, &f->w->vocab_leaves, logp ? logp + from : NULL,
                  max ? max + from : NULL, logz ? logz + from : NULL, ent ? ent + from : NULL);
 }
@@ -200,14 +207,23 @@ static void backward_output(struct backward *b, const struct backward_req *r)
         } else {
             op->gather(d, &f->hidden, r->idx + from, &x);
         }
-        op->logp_bwd(d, &lg, &spec, r->target + from, b->max + from, b->logz + from, b->ent + from,
-                     r->g + from, r->ge ? r->ge + from : NULL, &dl);
+        if (f->w->arch.value_head) {
+            struct tensor dv = dl; /* the other columns stay zero */
+            dv.cols = 1;
+            device_upload_f32(&dv, r->g + from);
+        } else {
+            op->logp_bwd(d, &lg, &spec, r->target + from, b->max + from, b->logz + from,
+                         b->ent + from, r->g + from, r->ge ? r->ge + from : NULL, &dl);
+        }
         op->linear_dx(d, &dl, &f->w->lm_head.w->view, &dx);
         for (int i = l; i <= end; i++) {
             b->chunk_leaf[i - l] = r->leaf[i] - from;
         }
         leaves = (struct leaf_rows){end - l, b->chunk_leaf};
         op->linear_dw(d, &dl, &x, &leaves, grad_of(b, f->w->lm_head.w));
+        if (f->w->lm_head.bias) {
+            op->bias_dw(d, &dl, &leaves, grad_of(b, f->w->lm_head.bias));
+        }
         l = end;
     }
     device_settle(grad_of(b, f->w->lm_head.w)); /* embed_bwd may add to it, with no leaf too */

@@ -8,7 +8,8 @@
  *     ... the loss gives g and ge ...
  *     backward_run(b, &rows, tokens, leaves, &req);
  *
- * Gradients add up in b->grad until backward_zero. */
+ * Gradients add up in b->grad until backward_zero. Of a critic (arch.value_head) what is called a
+ * log-prob is the value of the row, g the gradient in it; targets say nothing. */
 #ifndef MODEL_BACKWARD_H
 #define MODEL_BACKWARD_H
 

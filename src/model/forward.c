@@ -312,9 +312,10 @@ void forward_logits(struct forward *f, const int32_t *idx, int n, struct tensor 
 {
     struct device *d = f->w->dev;
     struct tensor x = tensor_rows(&f->picked, 0, n), y = tensor_rows(logits, 0, n);
+    const struct param *bias = f->w->lm_head.bias;
     ASSERT(n <= f->max_rows && n <= logits->rows);
     d->ops->gather(d, &f->hidden, idx, &x);
-    d->ops->linear(d, &x, &f->w->lm_head.w->view, NULL, NULL, &y);
+    d->ops->linear(d, &x, &f->w->lm_head.w->view, bias ? &bias->w16 : NULL, NULL, &y);
 }
 
 struct logit_spec forward_logit_spec(const struct arch *a, float temperature)

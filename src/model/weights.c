@@ -7,11 +7,14 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/rng.h"
 #include "base/status.h"
 #include "model/ropes.h"
 #include "model/weights_int.h"
 #include "model/wfile.h"
 #include "model/wshare.h"
+#include "num/exact.h"
+#include "num/vmath.h"
 
 #define WEIGHTS_PER_LAYER 14 /* parameters of a layer with everything */
 
@@ -143,7 +146,12 @@ static void weights_layout(struct weights *w)
     snprintf(name, sizeof name, "%snorm.weight", a->prefix);
     weights_part_add(w->final_norm, a->hidden, name);
     w->lm_head.w = w->embed;
-    if (!a->tie_embeddings) {
+    if (a->value_head) {
+        w->lm_head.w = weights_add(w, WEIGHTS_LINEAR, ARCH_VALUE_ROWS, a->hidden);
+        weights_part_add(w->lm_head.w, 1, "score.weight");
+        w->lm_head.bias = weights_add(w, WEIGHTS_VECTOR, 1, ARCH_VALUE_ROWS);
+        weights_part_add(w->lm_head.bias, 1, "score.bias");
+    } else if (!a->tie_embeddings) {
         w->lm_head.w = weights_add(w, WEIGHTS_LINEAR, a->vocab, a->hidden);
         weights_part_add(w->lm_head.w, a->vocab, a->head);
     }
@@ -157,7 +165,7 @@ void weights_leaves(struct weights *w)
     int q = a->n_heads * d, kv = a->n_kv_heads * d, blocks = (inter + 31) / 32;
 
     memset(&w->vocab_leaves, 0, sizeof w->vocab_leaves);
-    plan_leafset_add(&w->vocab_leaves, r, (a->vocab + 31) / 32, 32, 0, a->vocab);
+    plan_leafset_add(&w->vocab_leaves, r, (arch_outputs(a) + 31) / 32, 32, 0, arch_outputs(a));
     w->lm_head.w->view.nleaf = w->vocab_leaves;
     for (int i = 0; i < a->n_layers; i++) {
         struct weights_layer *l = &w->layers[i];
@@ -259,7 +267,7 @@ static struct tensor weights_part_view(const struct param *p, const struct weigh
         return tensor_rows(&p->w16, t->row0, t->rows);
     }
     v = p->w16;
-    if (p->nparts > 1) {
+    if (t->rows < p->cols) {
         v.data = (char *)v.data + (size_t)t->row0 * dtype_size(v.dtype);
         v.cols = t->rows;
     }
@@ -354,7 +362,7 @@ int weights_shape(const struct arch *a, struct device *dev, int use, struct weig
     w->transposes = w->trainable && !(use & WEIGHTS_NO_TRANSPOSES);
     w->refs = 1;
     w->positions = a->max_positions;
-    w->params = mem_alloc(sizeof *w->params * (size_t)(a->n_layers * WEIGHTS_PER_LAYER + 3));
+    w->params = mem_alloc(sizeof *w->params * (size_t)(a->n_layers * WEIGHTS_PER_LAYER + 4));
     w->layers = mem_alloc(sizeof *w->layers * (size_t)a->n_layers);
     weights_layout(w);
     *out = w;
@@ -387,6 +395,46 @@ int weights_open(const struct wfile *f, struct device *dev, int use, int positio
                  struct weights **out, struct err *e)
 {
     return weights_build(wfile_arch(f), weights_read_file, (void *)f, dev, use, positions, out, e);
+}
+
+struct weights_critic {
+    const struct wfile *f;
+    uint64_t seed;
+};
+
+/* Normal values from pairs of uniform ones (Box and Muller). */
+static void weights_draw(uint64_t seed, uint16_t *dst, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        double u = rng_uniform(seed, RNG_INIT, (uint64_t)i, 0, 0), s, c;
+        double v = rng_uniform(seed, RNG_INIT, (uint64_t)i, 0, 1);
+        double r2 = -2.0 * vmath_log(1.0 - u);
+        vmath_sincos(6.283185307179586 * v, &s, &c);
+        dst[i] = dtype_to_bf16((float)(0.02 * exact_sqrt(r2) * c));
+    }
+}
+
+static int weights_read_critic(void *arg, const char *name, uint16_t *dst, int64_t count,
+                               struct err *e)
+{
+    const struct weights_critic *c = arg;
+    if (strncmp(name, "score.", 6) != 0 || wfile_find(c->f, name)) {
+        return wfile_read_bf16(c->f, name, dst, count, e);
+    }
+    memset(dst, 0, sizeof *dst * (size_t)count);
+    if (strcmp(name, "score.weight") == 0) {
+        weights_draw(c->seed, dst, count);
+    }
+    return STATUS_OK;
+}
+
+int weights_open_critic(const struct wfile *f, struct device *dev, int use, int positions,
+                        uint64_t seed, struct weights **out, struct err *e)
+{
+    struct weights_critic c = {f, seed};
+    struct arch a = *wfile_arch(f);
+    a.value_head = 1;
+    return weights_build(&a, weights_read_critic, &c, dev, use, positions, out, e);
 }
 
 /* Bytes of the largest parameter in bf16. */

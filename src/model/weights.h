@@ -94,6 +94,11 @@ enum weights_use {
  * rope of the kind `dynamic` depends on it (model/ropes.h). One reference is the caller's. */
 int weights_open(const struct wfile *f, struct device *dev, int use, int positions,
                  struct weights **out, struct err *e);
+/* A critic: the model with a value head instead of its output layer. The head is the file's
+ * score.weight and score.bias where it has them, else drawn from a normal distribution of
+ * deviation 0.02 by `seed`, its bias 0. */
+int weights_open_critic(const struct wfile *f, struct device *dev, int use, int positions,
+                        uint64_t seed, struct weights **out, struct err *e);
 /* The same for a shape without a file: `read` puts the `count` bf16 values of each Hugging Face
  * tensor into dst. */
 typedef int weights_read_fn(void *arg, const char *name, uint16_t *dst, int64_t count,

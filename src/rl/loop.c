@@ -18,12 +18,9 @@
 #include "rl/batch.h"
 #include "rl/dump.h"
 #include "rl/journal.h"
-#include "rl/mismatch.h"
+#include "rl/learn.h"
 #include "rl/prompts.h"
 #include "rl/rollmetric.h"
-#include "train/adv.h"
-#include "train/lrsched.h"
-#include "train/trainer.h"
 
 #define LOOP_MAX_REPLACED 8 /* batches' worth of groups that may fail in one rollout */
 
@@ -50,11 +47,9 @@ struct loop {
     double sync_s;        /* seconds of the last weight sync */
     int64_t synced;       /* version of the weights that the engines have; -1: none of ours */
     int64_t since_synced; /* rollouts trained since */
-    int64_t sched_pos;
     int64_t failed_groups;
     double save_s; /* seconds of the last checkpoint */
-    struct lrsched sched;
-    struct mismatch mismatch;
+    struct learn learn;
     int told_stop;          /* that the stop was heard */
     struct sample **loaded; /* from --load-debug-rollout-data */
     int nloaded;
@@ -83,15 +78,27 @@ static int loop_record(struct loop *l, enum journal_event ev, json_t *data, stru
     return rc;
 }
 
+static void loop_trained(void *arg, int done, int total)
+{
+    loop_say(arg, "train", done, total, NULL);
+}
+
+static int loop_stepped(void *arg, int64_t step, struct err *e)
+{
+    return loop_record(arg, JOURNAL_STEP, json_pack("{s:I}", "step", (json_int_t)step), e);
+}
+
 int loop_open(const struct loop_cfg *cfg, struct loop **out, struct err *e)
 {
     struct loop *l = mem_alloc(sizeof *l);
+    struct learn_cfg c = {
+        cfg->o,         cfg->train,      cfg->critic,  cfg->world,   cfg->num_rollout,
+        cfg->sched_pos, cfg->critic_pos, loop_trained, loop_stepped, l};
     (void)e;
     l->c = *cfg;
     l->rollout = cfg->start_rollout;
-    l->sched_pos = cfg->sched_pos;
     l->synced = -1;
-    train_opts_sched(cfg->o, cfg->num_rollout, &l->sched);
+    learn_init(&l->learn, &c);
     *out = l;
     return STATUS_OK;
 }
@@ -118,8 +125,9 @@ void loop_close(struct loop *l)
 
 json_t *loop_state(const struct loop *l)
 {
-    return json_pack("{s:I,s:I,s:o?,s:I}", "rollout_id", (json_int_t)l->rollout, "sched_pos",
-                     (json_int_t)l->sched_pos, "dataset",
+    return json_pack("{s:I,s:I,s:I,s:o?,s:I}", "rollout_id", (json_int_t)l->rollout, "sched_pos",
+                     (json_int_t)l->learn.sched_pos, "critic_sched_pos",
+                     (json_int_t)l->learn.critic_pos, "dataset",
                      l->c.data ? prompts_state(l->c.data) : NULL, "weight_version",
                      (json_int_t)(l->c.train ? l->c.train->version(l->c.train->self) : 0));
 }
@@ -385,269 +393,15 @@ static int loop_rollout_run(struct loop *l, struct err *e)
 /* ---- training ----------------------------------------------------------------------------------
  */
 
-/* Everything a rollout's training holds, freed together. */
-struct loop_work {
-    struct sample **s;
-    int n;
-    struct train_sample *t;
-    float *shaped, *raw;
-    int64_t *group, *rollout;
-    struct arena mem;
-};
-
-static float *loop_floats(struct loop_work *w, int n)
-{
-    return arena_alloc(&w->mem, sizeof(float) * (size_t)(n ? n : 1));
-}
-
-/* Denominators: active tokens of each rollout, over the samples that share it. */
-static void loop_denoms(struct loop_work *w)
-{
-    for (int i = 0; i < w->n; i++) {
-        struct train_sample *t = &w->t[i];
-        int64_t active = 0;
-        for (int j = 0; j < t->response; j++) {
-            active += !t->mask || t->mask[j];
-        }
-        for (int j = 0; j < w->n; j++) {
-            if (w->t[j].rollout == t->rollout) {
-                w->t[j].denom += active;
-            }
-        }
-    }
-}
-
-static int loop_prepare(struct loop *l, struct loop_work *w, struct err *e)
-{
-    struct adv_reward_opts ro;
-    train_opts_reward(l->c.o, &ro);
-    w->s = l->batch ? batch_samples(l->batch, &w->n) : l->loaded;
-    w->n = l->batch ? w->n : l->nloaded;
-    w->t = arena_alloc(&w->mem, sizeof *w->t * (size_t)w->n);
-    w->raw = loop_floats(w, w->n);
-    w->shaped = loop_floats(w, w->n);
-    w->group = arena_alloc(&w->mem, sizeof *w->group * (size_t)w->n);
-    w->rollout = arena_alloc(&w->mem, sizeof *w->rollout * (size_t)w->n);
-    for (int i = 0; i < w->n; i++) {
-        struct sample *s = w->s[i];
-        struct train_sample *t = &w->t[i];
-        if (!isfinite(s->reward)) {
-            return ERR(e, STATUS_INPUT, "sample %lld has no reward", (long long)s->index);
-        }
-        w->raw[i] = (float)s->reward;
-        if (l->c.o->overlong_buffer_len != CONF_UNSET) {
-            w->raw[i] +=
-                adv_overlong(s->response_len, l->c.o->rollout_max_response_len,
-                             l->c.o->overlong_buffer_len, (float)l->c.o->overlong_penalty_factor);
-        }
-        w->group[i] = s->group_index;
-        w->rollout[i] = s->rollout_id;
-        t->tokens = s->tokens;
-        t->prompt = s->prompt_len;
-        t->response = s->response_len;
-        t->mask = s->mask;
-        if (s->remove) {
-            t->mask = arena_alloc(&w->mem, (size_t)s->response_len + 1);
-        }
-        t->rollout = s->rollout_id;
-        t->roll = s->logps;
-        t->on_policy = s->logps != NULL;
-        t->exact = t->on_policy && l->batch != NULL;
-        for (int k = 0; k < s->nsegments; k++) {
-            t->on_policy =
-                t->on_policy && s->segments[k].version == l->c.train->version(l->c.train->self);
-            t->exact = t->exact && t->on_policy && s->segments[k].exact;
-        }
-    }
-    loop_denoms(w);
-    return adv_rewards(&ro, w->n, w->raw, w->group, w->rollout, w->shaped, e);
-}
-
-/* Log-probs of the current weights, as old ones or beside them; those of exact samples are known.
- */
-static int loop_score_own(struct loop *l, struct loop_work *w, int beside, struct err *e)
-{
-    double t0 = loop_now(l);
-    int rc;
-
-    for (int i = 0; i < w->n; i++) {
-        w->t[i].logp_out = w->t[i].exact ? NULL : loop_floats(w, w->t[i].response);
-    }
-    rc = l->c.train->score(l->c.train->self, w->t, w->n, e);
-    for (int i = 0; i < w->n; i++) {
-        struct train_sample *t = &w->t[i];
-        *(beside ? &t->train : &t->old) = t->exact ? t->roll : t->logp_out;
-        t->logp_out = NULL;
-    }
-    metric_put(l->row, "perf/log_probs_time", loop_now(l) - t0);
-    return rc;
-}
-
-/* Old log-probs where the rollout's are not the policy's own, the trainer's own and the reference's
- * where asked. */
-static int loop_score(struct loop *l, struct loop_work *w, struct err *e)
-{
-    const struct train_opts *o = l->c.o;
-    int need = 0, rc = STATUS_OK;
-
-    for (int i = 0; i < w->n; i++) {
-        struct train_sample *t = &w->t[i];
-        if (o->use_rollout_logprobs && !t->roll) {
-            return ERR(e, STATUS_INPUT,
-                       "--use-rollout-logprobs: sample %lld has no rollout log-probs",
-                       (long long)w->s[i]->index);
-        }
-        if (t->exact || o->use_rollout_logprobs) {
-            t->old = t->roll; /* equal to a recomputed pass, bit for bit */
-        } else {
-            need = 1;
-        }
-    }
-    if (need && train_opts_needs_old_pass(o)) {
-        rc = loop_score_own(l, w, 0, e);
-    } else if (train_opts_needs_train_pass(o)) {
-        rc = loop_score_own(l, w, 1, e);
-    }
-    if (rc == STATUS_OK && train_opts_needs_ref(o)) {
-        double t0 = loop_now(l);
-        for (int i = 0; i < w->n; i++) {
-            w->t[i].logp_out = loop_floats(w, w->t[i].response);
-        }
-        rc = l->c.train->score_ref(l->c.train->self, w->t, w->n, e);
-        for (int i = 0; i < w->n; i++) {
-            w->t[i].ref = w->t[i].logp_out;
-            w->t[i].logp_out = NULL;
-        }
-        metric_put(l->row, "perf/ref_log_probs_time", loop_now(l) - t0);
-    }
-    return rc;
-}
-
-static int loop_advantages(struct loop *l, struct loop_work *w, struct err *e)
-{
-    struct adv_opts ao;
-    struct adv_sample *a = arena_alloc(&w->mem, sizeof *a * (size_t)w->n);
-    int rc = STATUS_OK;
-
-    train_opts_adv(l->c.o, &ao);
-    for (int i = 0; rc == STATUS_OK && i < w->n; i++) {
-        struct train_sample *t = &w->t[i];
-        float *kl = NULL;
-        if (ao.kl_coef != 0.0f && t->ref) {
-            kl = loop_floats(w, t->response);
-            for (int j = 0; j < t->response; j++) {
-                kl[j] =
-                    loss_kl((enum loss_kl)l->c.o->kl_loss_type, t->old[j], t->ref[j], 1.0f, NULL);
-            }
-        }
-        a[i].len = t->response;
-        a[i].mask = t->mask;
-        a[i].reward = w->shaped[i];
-        a[i].kl = kl;
-        a[i].adv = loop_floats(w, t->response);
-        t->adv = a[i].adv;
-        rc = adv_fill(&ao, &a[i], e);
-    }
-    if (rc == STATUS_OK && l->c.o->normalize_advantages) {
-        rc = adv_whiten(a, w->n, e);
-    }
-    return rc;
-}
-
-static void loop_report(struct loop *l, const struct trainer_report *r, const struct optim_hyper *h,
-                        int64_t step)
-{
-    struct loss_opts lo;
-    char name[96];
-    train_opts_loss(l->c.o, &lo);
-    for (int m = 0; m < LOSS_NMETRICS; m++) {
-        double v;
-        if (loss_metric(&lo, &r->step, &r->sums, (enum loss_metric)m, &v)) {
-            snprintf(name, sizeof name, "train/%s", loss_metric_name((enum loss_metric)m));
-            metric_put(l->row, name, v);
-        }
-    }
-    metric_put(l->row, "train/grad_norm", r->grad_norm);
-    metric_put(l->row, "train/lr-pg_0", h->lr);
-    metric_put_int(l->row, "train/step", step);
-    if (r->exact_tokens) {
-        metric_put(l->row, "train/forward_logp_max_diff", (double)r->max_diff);
-    }
-    metric_put_int(l->row, "train/exact_tokens", r->exact_tokens);
-    if (r->sums.sanitised) {
-        metric_put_int(l->row, "train/not_finite_tokens", r->sums.sanitised);
-    }
-    metric_put(l->row, "perf/forward_time", r->forward_s);
-    metric_put(l->row, "perf/backward_time", r->backward_s);
-    metric_put(l->row, "perf/optimizer_time", r->optim_s);
-    metric_put_int(l->row, "perf/micro_batches", r->micro_batches);
-    metric_put_int(l->row, "perf/samples_without_gradient", r->idle_samples);
-}
-
-static int loop_steps(struct loop *l, struct loop_work *w, struct err *e)
-{
-    const struct train_opts *o = l->c.o;
-    int64_t gbs = o->global_batch_size, steps = w->n / gbs;
-    int64_t rows = 0;
-    double t0 = loop_now(l);
-    struct loss_opts lo;
-
-    train_opts_loss(o, &lo);
-    if (steps < 1) {
-        return ERR(e, STATUS_INPUT, "%d samples do not fill a global batch of %lld", w->n,
-                   (long long)gbs);
-    }
-    for (int64_t k = 0; k < steps; k++) {
-        struct trainer_report r;
-        struct optim_hyper h = {
-            lrsched_lr(&l->sched, l->sched_pos),    o->adam_beta1, o->adam_beta2, o->adam_eps,
-            lrsched_wd_at(&l->sched, l->sched_pos), o->clip_grad};
-        int rc;
-        loop_say(l, "train", (int)k, (int)steps, NULL);
-        for (int64_t i = k * gbs; k > 0 && i < (k + 1) * gbs; i++) {
-            w->t[i].exact = w->t[i].on_policy = 0; /* the weights have moved since the rollout */
-        }
-        rc = l->c.train->step(l->c.train->self, w->t + k * gbs, (int)gbs, &h, &r, e);
-        if (rc != STATUS_OK) {
-            return rc;
-        }
-        l->sched_pos += r.step.rollouts;
-        rows += r.rows;
-        loop_report(l, &r, &h, l->rollout * steps + k);
-        if (k == 0) {
-            mismatch_step(&l->mismatch, &lo, &r, w->t, (int)gbs);
-        }
-        rc = loop_record(l, JOURNAL_STEP, json_pack("{s:I}", "step", (json_int_t)k), e);
-        if (rc != STATUS_OK) {
-            return rc;
-        }
-    }
-    metric_put(l->row, "perf/actor_train_time", loop_now(l) - t0);
-    metric_put(l->row, "perf/actor_train_tok_per_s", (double)rows / (loop_now(l) - t0));
-    return STATUS_OK;
-}
-
 static int loop_train(struct loop *l, struct err *e)
 {
-    struct loop_work w;
-    double t0 = loop_now(l);
+    struct learn_in in = {l->loaded, l->nloaded, l->rollout, l->batch != NULL};
     int rc;
 
-    memset(&w, 0, sizeof w);
-    arena_init(&w.mem, 1 << 20);
-    rc = loop_prepare(l, &w, e);
-    if (rc == STATUS_OK) {
-        rollmetric_rollout(l->row, w.s, w.n, w.shaped);
-        rc = loop_score(l, &w, e);
+    if (l->batch) {
+        in.s = batch_samples(l->batch, &in.n);
     }
-    if (rc == STATUS_OK) {
-        rc = loop_advantages(l, &w, e);
-    }
-    if (rc == STATUS_OK) {
-        rc = loop_steps(l, &w, e);
-    }
-    arena_fini(&w.mem);
-    metric_put(l->row, "perf/train_time", loop_now(l) - t0);
+    rc = learn_rollout(&l->learn, &in, l->row, e);
     l->state = LOOP_SAVE;
     return rc == STATUS_OK ? STATUS_AGAIN : rc;
 }
@@ -740,7 +494,13 @@ static int loop_write(struct loop *l, int due, struct err *e)
         json_t *state = loop_state(l);
         loop_say(l, "save", 0, 1, NULL);
         t0 = loop_now(l);
-        rc = l->c.train->save(l->c.train->self, o->save, l->rollout, !o->no_save_optim, state, e);
+        if (l->c.critic) { /* first: a run goes on where the actor's checkpoint is */
+            rc = l->c.critic->save(l->c.critic->self, o->critic_save, l->rollout, !o->no_save_optim,
+                                   state, e);
+        }
+        rc = rc != STATUS_OK ? rc
+                             : l->c.train->save(l->c.train->self, o->save, l->rollout,
+                                                !o->no_save_optim, state, e);
         json_decref(state);
         l->save_s = loop_now(l) - t0;
         if (rc == STATUS_OK) {

@@ -41,6 +41,7 @@ struct loop_cfg {
     const struct train_opts *o;
     const struct rollout_port *rollout; /* NULL: --debug-train-only */
     const struct trainer_port *train;   /* NULL: --debug-rollout-only */
+    const struct trainer_port *critic;  /* NULL but for ppo */
     struct hub *hub, *eval_hub;
     const struct promptenc *enc;
     struct prompts *data; /* NULL with --load-debug-rollout-data */
@@ -49,7 +50,7 @@ struct loop_cfg {
     const struct world *world;
     struct journal *journal; /* or NULL */
     int64_t start_rollout, num_rollout;
-    int64_t sched_pos; /* rollouts trained before */
+    int64_t sched_pos, critic_pos; /* rollouts that actor and critic were trained on before */
     void (*progress)(void *arg, const struct loop_progress *p);
     void *progress_arg;
 };

@@ -171,6 +171,22 @@ const struct conf_opt train_opts_table[] = {
      "algorithm", "rewards_normalization"},
     {"calculate-per-token-loss", CONF_SWITCH, NULL, NULL, "mean over tokens, not over rollouts",
      O(calculate_per_token_loss), "algorithm", NULL},
+    {"value-clip", CONF_FLOAT, "0.2", "(0,inf)",
+     "ppo: how far the critic's values may move before its loss stops following", O(value_clip),
+     "algorithm", NULL},
+    {"num-critic-only-steps", CONF_INT, "0", "[0,1000000000]",
+     "ppo: first rollouts that train the critic alone", O(num_critic_only_steps), "algorithm",
+     NULL},
+    {"critic-load", CONF_STR, NULL, NULL,
+     "ppo: folder of the critic's checkpoints; --load with _critic behind when unset",
+     O(critic_load), "algorithm", NULL},
+    {"critic-save", CONF_STR, NULL, NULL,
+     "ppo: where they are written; --save with _critic behind when unset", O(critic_save),
+     "algorithm", NULL},
+    {"critic-lr", CONF_FLOAT, NULL, "[0,1000]", "ppo: the critic's learning rate; --lr when unset",
+     O(critic_lr), "algorithm", NULL},
+    {"critic-lr-warmup-iters", CONF_INT, "0", "[0,1000000000]", "ppo: the critic's warm-up steps",
+     O(critic_lr_warmup_iters), "algorithm", NULL},
     {"loss-divisor", CONF_FLOAT, NULL, "(0,inf)",
      "a sample's policy terms are divided by this, not by its length; --rollout-max-response-len "
      "for dr_grpo",
@@ -514,6 +530,49 @@ static int check_skip_forward(const struct train_opts *o, struct err *e)
     return 0;
 }
 
+static char *behind(const char *path, const char *tail)
+{
+    size_t n = strlen(path), m = strlen(tail) + 1;
+    char *s;
+    while (n > 1 && path[n - 1] == '/') {
+        n--;
+    }
+    s = mem_alloc(n + m);
+    memcpy(s, path, n);
+    memcpy(s + n, tail, m);
+    return s;
+}
+
+static int derive_critic(struct train_opts *o, struct err *e)
+{
+    if (o->advantage_estimator != ADV_PPO) {
+        if (o->num_critic_only_steps || o->critic_load || o->critic_save || !isnan(o->critic_lr)) {
+            return ERR(e, STATUS_INPUT,
+                       "--num-critic-only-steps, --critic-load, --critic-save and --critic-lr have "
+                       "no effect without --advantage-estimator ppo");
+        }
+        return 0;
+    }
+    if (o->kl_coef != 0) {
+        return ERR(e, STATUS_INPUT, "--advantage-estimator ppo and --kl-coef exclude each other");
+    }
+    if (o->skip_actor_forward_only) {
+        return ERR(e, STATUS_INPUT,
+                   "--advantage-estimator ppo and --skip-actor-forward-only exclude each other");
+    }
+    if (o->critic_save && !o->save) {
+        return ERR(e, STATUS_INPUT, "--critic-save needs --save");
+    }
+    if (o->load && !o->critic_load) {
+        o->critic_load = behind(o->load, "_critic");
+    }
+    if (o->save && !o->critic_save) {
+        o->critic_save = behind(o->save, "_critic");
+    }
+    o->critic_lr = isnan(o->critic_lr) ? o->lr : o->critic_lr;
+    return 0;
+}
+
 /* Where the estimators of the field want more than Miles' own. */
 static int check_estimator(struct train_opts *o, struct err *e)
 {
@@ -554,9 +613,6 @@ static int check_algorithm(struct train_opts *o, struct err *e)
 {
     int est = o->advantage_estimator, rc;
 
-    if (est == ADV_PPO) {
-        return ERR(e, STATUS_UNSUPPORTED, "--advantage-estimator ppo is known, not supported yet");
-    }
     if (o->loss_type == LOSS_CUSTOM) {
         return ERR(e, STATUS_UNSUPPORTED, "--loss-type custom_loss is known, not supported yet");
     }
@@ -581,7 +637,8 @@ static int check_algorithm(struct train_opts *o, struct err *e)
         return ERR(e, STATUS_INPUT, "--tis-clip-low %g is above --tis-clip %g", o->tis_clip_low,
                    o->tis_clip);
     }
-    rc = check_estimator(o, e);
+    rc = derive_critic(o, e);
+    rc = rc ? rc : check_estimator(o, e);
     rc = rc ? rc : correction_check(o, e);
     if (rc) {
         return rc;
@@ -776,6 +833,13 @@ void train_opts_loss(const struct train_opts *o, struct loss_opts *out)
     correction_loss(o, out);
 }
 
+void train_opts_value_loss(const struct train_opts *o, struct loss_opts *out)
+{
+    *out = (struct loss_opts){.type = LOSS_VALUE,
+                              .value_clip = (float)o->value_clip,
+                              .per_token = o->calculate_per_token_loss};
+}
+
 void train_opts_pack(const struct train_opts *o, struct pack_opts *out)
 {
     *out =
@@ -808,4 +872,12 @@ void train_opts_sched(const struct train_opts *o, int64_t num_rollout, struct lr
                       ? o->lr_warmup_iters * gbs
                       : (int64_t)(o->lr_warmup_fraction * (double)out->decay);
     out->wsd_decay = is_set(o->lr_wsd_decay_iters) ? o->lr_wsd_decay_iters * gbs : 0;
+}
+
+void train_opts_critic_sched(const struct train_opts *o, int64_t num_rollout, struct lrsched *out)
+{
+    train_opts_sched(o, num_rollout, out);
+    out->max_lr = o->critic_lr;
+    out->min_lr = o->min_lr < o->critic_lr ? o->min_lr : o->critic_lr;
+    out->warmup = o->critic_lr_warmup_iters * o->global_batch_size;
 }

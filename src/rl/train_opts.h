@@ -83,6 +83,11 @@ struct train_opts {
     int observe_training_entropy;
     double gamma, lambd;
     int normalize_advantages;
+    double value_clip;
+    int64_t num_critic_only_steps;
+    char *critic_load, *critic_save; /* derived: --load and --save with _critic behind */
+    double critic_lr;                /* derived: --lr */
+    int64_t critic_lr_warmup_iters;
     double loss_divisor; /* derived: --rollout-max-response-len for dr_grpo; NAN: lengths */
     int64_t overlong_buffer_len;
     double overlong_penalty_factor;
@@ -171,6 +176,9 @@ int train_opts_needs_ref(const struct train_opts *o);
 /* The options of the modules below, filled from validated ones. */
 void train_opts_reward(const struct train_opts *o, struct adv_reward_opts *out);
 void train_opts_adv(const struct train_opts *o, struct adv_opts *out);
+/* Of the critic. */
+void train_opts_value_loss(const struct train_opts *o, struct loss_opts *out);
+void train_opts_critic_sched(const struct train_opts *o, int64_t num_rollout, struct lrsched *out);
 void train_opts_loss(const struct train_opts *o, struct loss_opts *out);
 void train_opts_pack(const struct train_opts *o, struct pack_opts *out);
 void train_opts_sched(const struct train_opts *o, int64_t num_rollout, struct lrsched *out);

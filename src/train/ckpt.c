@@ -141,6 +141,9 @@ static int ckpt_read_param(const struct safetensors *f, const char *path, struct
     int64_t dim[2];
     int ndim, rc = STATUS_OK;
 
+    if (p == o->w->lm_head.w || p == o->w->lm_head.bias) { /* a critic's head has rows of zeros */
+        memset(buf, 0, sizeof *buf * (size_t)p->rows * (size_t)p->cols);
+    }
     for (int j = 0; rc == STATUS_OK && j < p->nparts; j++) {
         const struct safetensors_tensor *t;
         int64_t count;

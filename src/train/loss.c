@@ -179,6 +179,16 @@ float loss_cispo_token(const struct loss_opts *o, float k, float logp, float adv
     return -w * adv * logp;
 }
 
+float loss_value_token(float v, float u, float g, float clip, int *clipped, float *d)
+{
+    float plain = (v - g) * (v - g);
+    float near = u + clampf(v - u, -clip, clip), held = (near - g) * (near - g);
+
+    *clipped = fabsf(v - u) > clip;
+    *d = plain >= held ? 2.0f * (v - g) : 0.0f; /* the held value stands still */
+    return plain >= held ? plain : held;
+}
+
 /* --- one sample --- */
 
 /* What a sample's loop needs beside its arrays. */
@@ -461,6 +471,26 @@ static void sft_sample(struct frame *f)
     }
 }
 
+static void value_sample(struct frame *f)
+{
+    const struct loss_sample *s = f->s;
+    for (int64_t t = 0; t < s->len; t++) {
+        int clipped;
+        float l, d;
+        if (!on(f->mask, t)) {
+            continue;
+        }
+        l = loss_value_token(s->logp[t], s->old[t], s->adv[t], f->o->value_clip, &clipped, &d);
+        if (!isfinite(l)) {
+            f->sums->sanitised++;
+            continue;
+        }
+        add_term(f, LOSS_VALUE_LOSS, l);
+        add_term(f, LOSS_VALUE_CLIPFRAC, (float)clipped);
+        s->dlogp[t] = d * f->a;
+    }
+}
+
 static int check(const struct loss_opts *o, const struct loss_step *st, const struct loss_sample *s,
                  struct err *e)
 {
@@ -476,6 +506,11 @@ static int check(const struct loss_opts *o, const struct loss_step *st, const st
     }
     if (o->type == LOSS_SFT || s->len == 0) {
         return 0;
+    }
+    if (o->type == LOSS_VALUE) {
+        return s->old && s->adv
+                   ? 0
+                   : ERR(e, STATUS_INPUT, "the value loss needs returns and the values before");
     }
     if (!s->adv) {
         return ERR(e, STATUS_INPUT, "the policy loss needs advantages");
@@ -534,6 +569,8 @@ int loss_sample(const struct loss_opts *o, const struct loss_step *st, const str
     }
     if (o->type == LOSS_SFT) {
         sft_sample(&f);
+    } else if (o->type == LOSS_VALUE) {
+        value_sample(&f);
     } else {
         sums->has_roll |= s->roll != NULL;
         rollout_side(&f, st);
@@ -562,6 +599,8 @@ const char *loss_metric_name(enum loss_metric m)
                                                 "tis_clipfrac",
                                                 "tis_abs",
                                                 "opsm_clipfrac",
+                                                "value_loss",
+                                                "value_clipfrac",
                                                 "mismatch_kl",
                                                 "forward_logp_max_diff_inexact"};
     return m >= LOSS_MIS ? mis_metric_name((enum mis_metric)(m - LOSS_MIS)) : names[m];
@@ -571,6 +610,9 @@ static int present(const struct loss_opts *o, const struct loss_sums *s, enum lo
 {
     if (o->type == LOSS_SFT) {
         return m == LOSS_LOSS;
+    }
+    if (o->type == LOSS_VALUE) {
+        return m == LOSS_VALUE_LOSS || m == LOSS_VALUE_CLIPFRAC;
     }
     if (m >= LOSS_MIS) {
         return o->tis == LOSS_TIS_MIS &&
@@ -587,6 +629,8 @@ static int present(const struct loss_opts *o, const struct loss_sums *s, enum lo
     case LOSS_TIS_CLIPFRAC:
     case LOSS_TIS_ABS: return o->tis == LOSS_TIS_TRUNCATE || o->tis == LOSS_TIS_ICEPOP;
     case LOSS_OPSM_CLIPFRAC: return o->opsm;
+    case LOSS_VALUE_LOSS:
+    case LOSS_VALUE_CLIPFRAC: return 0;
     default: return 1;
     }
 }

@@ -22,7 +22,13 @@ struct err;
 
 enum loss_kl { LOSS_K1, LOSS_K2, LOSS_K3, LOSS_LOW_VAR_KL }; /* order of --kl-loss-type */
 #define LOSS_KL_CHOICES "k1|k2|k3|low_var_kl"
-enum loss_type { LOSS_POLICY, LOSS_SFT, LOSS_CUSTOM };
+enum loss_type {
+    LOSS_POLICY,
+    LOSS_SFT,
+    LOSS_CUSTOM,
+    LOSS_VALUE /* the critic's own, no choice of --loss-type: logp are values, old those before the
+                  step, adv the returns, dlogp the gradient in the values */
+};
 #define LOSS_TYPE_CHOICES "policy_loss|sft_loss|custom_loss"
 /* Correction for tokens that the rollout sampled with other probabilities than the trainer's. */
 enum loss_tis {
@@ -38,6 +44,7 @@ struct loss_opts {
     int cispo; /* the clipped ratio is a constant weight of logp */
     float eps_clip, eps_clip_high;
     float eps_clip_c; /* dual clip; 0 is off, else > 1 */
+    float value_clip; /* of LOSS_VALUE */
     int use_kl_loss;
     float kl_loss_coef;
     enum loss_kl kl_loss_type;
@@ -97,6 +104,8 @@ enum loss_metric {
     LOSS_TIS_CLIPFRAC,
     LOSS_TIS_ABS,
     LOSS_OPSM_CLIPFRAC,
+    LOSS_VALUE_LOSS,
+    LOSS_VALUE_CLIPFRAC,
     /* The mismatch as it is, by tokens: of all active ones, rejected or not, of samples whose
      * log-probs were computed a second time by the trainer. */
     LOSS_MISMATCH_KL, /* mismatch_kl: mean of loss_rollout_kl */
@@ -145,6 +154,8 @@ double loss_rollout_kl(float train, float roll);
  * *ratio and *clipped (may be NULL) are for metrics. CISPO's is loss_cispo_token. */
 float loss_ppo_token(const struct loss_opts *o, float k, float adv, float *ratio, int *clipped,
                      float *d);
+/* The critic's loss at one token (rl-math 9.1): value v, u before the step, its return g. */
+float loss_value_token(float v, float u, float g, float clip, int *clipped, float *d);
 /* CISPO: -clip(ratio) adv logp, the clipped ratio held constant: clipped tokens still learn. */
 float loss_cispo_token(const struct loss_opts *o, float k, float logp, float adv, int *clipped,
                        float *d);

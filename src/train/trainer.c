@@ -38,7 +38,7 @@ static double trainer_now(void)
 
 static int trainer_logit_rows(const struct weights *w, int max_rows, int max_scored)
 {
-    int64_t n = TRAINER_LOGIT_BYTES / ((int64_t)w->arch.vocab * 4);
+    int64_t n = TRAINER_LOGIT_BYTES / ((int64_t)arch_outputs(&w->arch) * 4);
     n = max_scored > 0 && max_scored < n ? max_scored : n;
     n = n < PLAN_LEAF ? PLAN_LEAF : n;
     return (int)(n < max_rows ? n : max_rows);
@@ -486,7 +486,7 @@ int trainer_score_with(struct weights *w, int max_tokens, float temperature, str
     rc = forward_open(w, t->max_rows, 0, &t->f, e);
     if (rc == STATUS_OK) {
         rc = device_tensor(w->dev, &t->score_logits, DTYPE_F32,
-                           trainer_logit_rows(w, t->max_rows, 0), w->arch.vocab, e);
+                           trainer_logit_rows(w, t->max_rows, 0), arch_outputs(&w->arch), e);
     }
     if (rc == STATUS_OK) {
         rc = trainer_score(t, s, n, e);

@@ -4,18 +4,18 @@
 # Compares the SHA-256 of the exported weights of one short run, executed (a) twice, (b) with 1 and 2
 # threads, (c) with engine batches of at most 3 and 64, (d) with 512 and 4096 tokens a micro-batch,
 # (e) with every instruction set this CPU has, (f) stopped after each step and resumed from its
-# checkpoint. In every step the log-probs of rollout and trainer must differ by exactly 0.
+# checkpoint, (g) the same for ppo with its critic. In every step the log-probs of rollout and trainer must differ by exactly 0.
 #
 # A tiny random model by default; BITWISE_MODEL=smollm2 takes the real one, where (e) is a run of its
 # own, one step of a few short answers: the scalar path computes every product one by one. STEPS:
-# default 4. PARTS names what is run: "layout isa resume", all by default.
+# default 4. PARTS names what is run: "layout isa resume ppo", all by default; SmolLM2 has no ppo.
 # Ends with bitwise_runs=... bitwise_distinct=..., which is 1 when all runs agree.
 
 # shellcheck source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 STEPS=${STEPS:-4}
-PARTS=" ${PARTS:-layout isa resume} "
+PARTS=" ${PARTS:-layout isa resume ppo} "
 ISA_STEPS=$STEPS
 ISA_KIND=run # what the runs of (e) are compared with: runs of the same kind
 ISA_ARGS=()
@@ -113,7 +113,7 @@ run() {
     live_equal "steps of $name" "$(steps_done "$dir")" "$steps"
     check_exact "$dir"
     take "$name" "$steps"
-    rm -rf "$dir-ckpt"
+    rm -rf "$dir-ckpt" "$dir-ckpt_critic"
 }
 
 # resumed K: stops after step K, then goes on to the end from the checkpoint. The weights at the stop
@@ -130,7 +130,7 @@ resumed() {
     live_equal "steps after $name" "$(steps_done "$dir-rest")" $((STEPS - k))
     check_exact "$dir-rest"
     take "$name-rest" "$STEPS"
-    rm -rf "$dir-ckpt"
+    rm -rf "$dir-ckpt" "$dir-ckpt_critic"
 }
 
 # The instruction sets of this CPU, best last, as MILES_ISA takes them.
@@ -173,10 +173,24 @@ isa_runs() {
 
 resume_runs() {
     local k
+    local plain=("${RUN_ARGS[@]}")
     RUN_ARGS+=("${TOKENS[@]}")
     for k in $(seq $((STEPS - 1))); do
         resumed "$k"
     done
+    RUN_ARGS=("${plain[@]}")
+}
+
+# Two optimizer steps of actor and critic a rollout. What the actor learns follows from the critic's
+# values, so one hash tells of both.
+ppo_runs() {
+    kind=ppo
+    RUN_ARGS+=(--advantage-estimator ppo --critic-lr 1e-3 --num-steps-per-rollout 2)
+    run ppo "$STEPS" "${TOKENS[@]}"
+    MILES_ISA=avx2 run ppo-tokens-512 "$STEPS" --max-tokens-per-gpu 512 --threads 1
+    RUN_ARGS+=("${TOKENS[@]}")
+    resumed $((STEPS / 2))
+    kind=run
 }
 
 # Which runs there must be, as kind:steps.
@@ -184,8 +198,10 @@ expected=
 case $PARTS in *" layout "*) expected+=" run:$STEPS" ;; esac
 case $PARTS in *" isa "*) expected+=" $ISA_KIND:$ISA_STEPS" ;; esac
 case $PARTS in *" resume "*) expected+=" $(seq -f run:%g "$STEPS" | xargs)" ;; esac
-[ -n "$expected" ] || lib_die "PARTS: layout, isa, resume"
-for part in layout isa resume; do
+[ "${BITWISE_MODEL:-tiny}" = tiny ] || PARTS=${PARTS/ ppo / }
+case $PARTS in *" ppo "*) expected+=" ppo:$((STEPS / 2)) ppo:$STEPS" ;; esac
+[ -n "$expected" ] || lib_die "PARTS: layout, isa, resume, ppo"
+for part in layout isa resume ppo; do
     case $PARTS in *" $part "*) "${part}_runs" ;; esac
 done
 

@@ -151,7 +151,15 @@ static void source_rules(void **state)
 static void algorithm_rules(void **state)
 {
     (void)state;
-    refused(BASE "--advantage-estimator ppo", STATUS_UNSUPPORTED, "ppo is known");
+    refused(BASE "--advantage-estimator ppo --kl-coef 0.1", STATUS_INPUT, "exclude each other");
+    refused(BASE "--advantage-estimator ppo --skip-actor-forward-only", STATUS_INPUT,
+            "exclude each other");
+    refused(BASE "--advantage-estimator ppo --critic-save c", STATUS_INPUT, "needs --save");
+    refused(BASE "--critic-lr 1e-5", STATUS_INPUT, "--advantage-estimator ppo");
+    assert_ok(run(BASE "--advantage-estimator ppo --save a/b/ --load x --lr 2e-6"), &e);
+    assert_string_equal(o.critic_save, "a/b_critic");
+    assert_string_equal(o.critic_load, "x_critic");
+    assert_true(o.critic_lr == 2e-6);
     refused(BASE "--loss-type custom_loss", STATUS_UNSUPPORTED, "custom_loss is known");
     refused(BASE "--kl-coef 0.1 --kl-loss-coef 0.1 --use-kl-loss", STATUS_INPUT, "choose one");
     refused(BASE "--kl-loss-coef 0.1", STATUS_INPUT, "without --use-kl-loss");

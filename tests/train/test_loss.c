@@ -512,6 +512,27 @@ static void custom_correction(void **state)
     assert_true(d[2] == 0);
 }
 
+/* The larger of both squares; no gradient where the held value has the larger. */
+static void values(void **state)
+{
+    static const struct {
+        float v, u, g, loss, d;
+        int clipped;
+    } c[] = {{1, 1, 3, 4, -4, 0},
+             {1.5f, 1, 3, 3.24f, 0, 1},
+             {0.5f, 1, 3, 6.25f, -5, 1},
+             {1.1f, 1, 3, 3.61f, -3.8f, 0},
+             {4, 1, 1.1f, 8.41f, 5.8f, 1}};
+    (void)state;
+    for (size_t i = 0; i < sizeof c / sizeof c[0]; i++) {
+        int clipped;
+        float d, l = loss_value_token(c[i].v, c[i].u, c[i].g, 0.2f, &clipped, &d);
+        near_(l, c[i].loss, 1e-6, "value loss");
+        near_(d, c[i].d, 1e-6, "its gradient");
+        assert_int_equal(clipped, c[i].clipped);
+    }
+}
+
 static void sft(void **state)
 {
     struct loss_opts o = {.type = LOSS_SFT};
@@ -572,6 +593,7 @@ int main(void)
         cmocka_unit_test(not_a_number_is_kept_out),
         cmocka_unit_test(opsm_metric),
         cmocka_unit_test(custom_correction),
+        cmocka_unit_test(values),
         cmocka_unit_test(sft),
         cmocka_unit_test(missing_inputs),
     };

@@ -1,0 +1,389 @@
+/* Owns what happens between a rollout and new weights: the order of the passes, what each sample
+ * brings into them, and the metrics of it. */
+#include "rl/learn.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/map.h"
+#include "base/mem.h"
+#include "base/metric.h"
+#include "base/status.h"
+#include "base/world.h"
+#include "rl/rollmetric.h"
+#include "train/adv.h"
+#include "train/lrsched.h"
+#include "train/trainer.h"
+
+/* Everything a rollout's training holds, freed together. */
+struct learn_work {
+    const struct learn_in *in;
+    json_t *row; /* borrowed */
+    int n;
+    struct train_sample *t;
+    struct train_sample *value; /* with a critic: the samples as it sees them */
+    float *shaped, *raw;
+    int64_t *group, *rollout;
+    struct arena mem;
+};
+
+static double learn_now(const struct learn *l)
+{
+    return l->c.world->now(l->c.world->self);
+}
+
+static float *learn_floats(struct learn_work *w, int n)
+{
+    return arena_alloc(&w->mem, sizeof(float) * (size_t)(n ? n : 1));
+}
+
+/* Denominators: active tokens of each rollout, over the samples that share it. */
+static void learn_denoms(struct learn_work *w)
+{
+    struct map sums;
+    map_init(&sums);
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < w->n; i++) {
+            struct train_sample *t = &w->t[i];
+            const char *key = (const char *)&w->rollout[i];
+            int64_t sum = 0;
+            map_get(&sums, key, sizeof w->rollout[i], &sum);
+            if (pass == 1) {
+                t->denom = sum;
+                continue;
+            }
+            for (int j = 0; j < t->response; j++) {
+                sum += !t->mask || t->mask[j];
+            }
+            map_put(&sums, key, sizeof w->rollout[i], sum);
+        }
+    }
+    map_fini(&sums);
+}
+
+static int learn_prepare(struct learn *l, struct learn_work *w, struct err *e)
+{
+    struct adv_reward_opts ro;
+    train_opts_reward(l->c.o, &ro);
+    w->n = w->in->n;
+    w->t = arena_alloc(&w->mem, sizeof *w->t * (size_t)w->n);
+    w->raw = learn_floats(w, w->n);
+    w->shaped = learn_floats(w, w->n);
+    w->group = arena_alloc(&w->mem, sizeof *w->group * (size_t)w->n);
+    w->rollout = arena_alloc(&w->mem, sizeof *w->rollout * (size_t)w->n);
+    for (int i = 0; i < w->n; i++) {
+        struct sample *s = w->in->s[i];
+        struct train_sample *t = &w->t[i];
+        if (!isfinite(s->reward)) {
+            return ERR(e, STATUS_INPUT, "sample %lld has no reward", (long long)s->index);
+        }
+        w->raw[i] = (float)s->reward;
+        if (l->c.o->overlong_buffer_len != CONF_UNSET) {
+            w->raw[i] +=
+                adv_overlong(s->response_len, l->c.o->rollout_max_response_len,
+                             l->c.o->overlong_buffer_len, (float)l->c.o->overlong_penalty_factor);
+        }
+        w->group[i] = s->group_index;
+        w->rollout[i] = s->rollout_id;
+        t->tokens = s->tokens;
+        t->prompt = s->prompt_len;
+        t->response = s->response_len;
+        t->mask = s->mask;
+        if (s->remove) {
+            t->mask = arena_alloc(&w->mem, (size_t)s->response_len + 1);
+        }
+        t->rollout = s->rollout_id;
+        t->roll = s->logps;
+        t->on_policy = s->logps != NULL;
+        t->exact = t->on_policy && w->in->drawn;
+        for (int k = 0; k < s->nsegments; k++) {
+            t->on_policy =
+                t->on_policy && s->segments[k].version == l->c.actor->version(l->c.actor->self);
+            t->exact = t->exact && t->on_policy && s->segments[k].exact;
+        }
+    }
+    learn_denoms(w);
+    return adv_rewards(&ro, w->n, w->raw, w->group, w->rollout, w->shaped, e);
+}
+
+/* Log-probs of the current weights, as old ones or beside them; those of exact samples are known.
+ */
+static int learn_score_own(struct learn *l, struct learn_work *w, int beside, struct err *e)
+{
+    double t0 = learn_now(l);
+    int rc;
+
+    for (int i = 0; i < w->n; i++) {
+        w->t[i].logp_out = w->t[i].exact ? NULL : learn_floats(w, w->t[i].response);
+    }
+    rc = l->c.actor->score(l->c.actor->self, w->t, w->n, e);
+    for (int i = 0; i < w->n; i++) {
+        struct train_sample *t = &w->t[i];
+        *(beside ? &t->train : &t->old) = t->exact ? t->roll : t->logp_out;
+        t->logp_out = NULL;
+    }
+    metric_put(w->row, "perf/log_probs_time", learn_now(l) - t0);
+    return rc;
+}
+
+/* Old log-probs where the rollout's are not the policy's own, the trainer's own and the reference's
+ * where asked. */
+static int learn_score(struct learn *l, struct learn_work *w, struct err *e)
+{
+    const struct train_opts *o = l->c.o;
+    int need = 0, rc = STATUS_OK;
+
+    for (int i = 0; i < w->n; i++) {
+        struct train_sample *t = &w->t[i];
+        if (o->use_rollout_logprobs && !t->roll) {
+            return ERR(e, STATUS_INPUT,
+                       "--use-rollout-logprobs: sample %lld has no rollout log-probs",
+                       (long long)w->in->s[i]->index);
+        }
+        if (t->exact || o->use_rollout_logprobs) {
+            t->old = t->roll; /* equal to a recomputed pass, bit for bit */
+        } else {
+            need = 1;
+        }
+    }
+    if (need && train_opts_needs_old_pass(o)) {
+        rc = learn_score_own(l, w, 0, e);
+    } else if (train_opts_needs_train_pass(o)) {
+        rc = learn_score_own(l, w, 1, e);
+    }
+    if (rc == STATUS_OK && train_opts_needs_ref(o)) {
+        double t0 = learn_now(l);
+        for (int i = 0; i < w->n; i++) {
+            w->t[i].logp_out = learn_floats(w, w->t[i].response);
+        }
+        rc = l->c.actor->score_ref(l->c.actor->self, w->t, w->n, e);
+        for (int i = 0; i < w->n; i++) {
+            w->t[i].ref = w->t[i].logp_out;
+            w->t[i].logp_out = NULL;
+        }
+        metric_put(w->row, "perf/ref_log_probs_time", learn_now(l) - t0);
+    }
+    return rc;
+}
+
+static int learn_advantages(struct learn *l, struct learn_work *w, struct err *e)
+{
+    struct adv_opts ao;
+    struct adv_sample *a = arena_alloc(&w->mem, sizeof *a * (size_t)w->n);
+    int rc = STATUS_OK;
+
+    train_opts_adv(l->c.o, &ao);
+    for (int i = 0; rc == STATUS_OK && i < w->n; i++) {
+        struct train_sample *t = &w->t[i];
+        float *kl = NULL;
+        if (ao.kl_coef != 0.0f && t->ref) {
+            kl = learn_floats(w, t->response);
+            for (int j = 0; j < t->response; j++) {
+                kl[j] =
+                    loss_kl((enum loss_kl)l->c.o->kl_loss_type, t->old[j], t->ref[j], 1.0f, NULL);
+            }
+        }
+        a[i].len = t->response;
+        a[i].mask = t->mask;
+        a[i].reward = w->shaped[i];
+        a[i].kl = kl;
+        a[i].adv = learn_floats(w, t->response);
+        t->adv = a[i].adv;
+        if (w->value) {
+            a[i].values = w->value[i].old;
+            a[i].returns = learn_floats(w, t->response);
+            w->value[i].adv = a[i].returns;
+        }
+        rc = adv_fill(&ao, &a[i], e);
+    }
+    if (rc == STATUS_OK && l->c.o->normalize_advantages) {
+        rc = adv_whiten(a, w->n, e);
+    }
+    return rc;
+}
+
+/* What the critic holds each position to be worth, before it learns from this rollout. */
+static int learn_values(struct learn *l, struct learn_work *w, struct err *e)
+{
+    double t0 = learn_now(l);
+    int rc;
+
+    w->value = arena_alloc(&w->mem, sizeof *w->value * (size_t)(w->n + 1));
+    for (int i = 0; i < w->n; i++) {
+        struct train_sample *v = &w->value[i];
+        *v = w->t[i];
+        v->roll = v->old = v->ref = v->train = v->adv = NULL;
+        v->exact = v->on_policy = 0;
+        v->entropy_out = NULL;
+        v->logp_out = learn_floats(w, v->response);
+    }
+    rc = l->c.critic->score(l->c.critic->self, w->value, w->n, e);
+    for (int i = 0; i < w->n; i++) {
+        w->value[i].old = w->value[i].logp_out;
+        w->value[i].logp_out = NULL;
+    }
+    metric_put(w->row, "perf/values_time", learn_now(l) - t0);
+    return rc;
+}
+
+static void learn_losses(struct learn_work *w, const char *prefix, const struct loss_opts *lo,
+                         const struct trainer_report *r, const struct optim_hyper *h)
+{
+    char name[96];
+    for (int m = 0; m < LOSS_NMETRICS; m++) {
+        double v;
+        if (loss_metric(lo, &r->step, &r->sums, (enum loss_metric)m, &v)) {
+            snprintf(name, sizeof name, "%s%s", prefix, loss_metric_name((enum loss_metric)m));
+            metric_put(w->row, name, v);
+        }
+    }
+    snprintf(name, sizeof name, "%sgrad_norm", prefix);
+    metric_put(w->row, name, r->grad_norm);
+    snprintf(name, sizeof name, "%slr-pg_0", prefix);
+    metric_put(w->row, name, h->lr);
+    if (r->sums.sanitised) {
+        snprintf(name, sizeof name, "%snot_finite_tokens", prefix);
+        metric_put_int(w->row, name, r->sums.sanitised);
+    }
+}
+
+static void learn_report(struct learn_work *w, const struct trainer_report *r, int64_t step)
+{
+    metric_put_int(w->row, "train/step", step);
+    if (r->exact_tokens) {
+        metric_put(w->row, "train/forward_logp_max_diff", (double)r->max_diff);
+    }
+    metric_put_int(w->row, "train/exact_tokens", r->exact_tokens);
+    metric_put(w->row, "perf/forward_time", r->forward_s);
+    metric_put(w->row, "perf/backward_time", r->backward_s);
+    metric_put(w->row, "perf/optimizer_time", r->optim_s);
+    metric_put_int(w->row, "perf/micro_batches", r->micro_batches);
+    metric_put_int(w->row, "perf/samples_without_gradient", r->idle_samples);
+}
+
+static struct optim_hyper learn_hyper(const struct train_opts *o, const struct lrsched *s,
+                                      int64_t pos)
+{
+    return (struct optim_hyper){lrsched_lr(s, pos), o->adam_beta1,         o->adam_beta2,
+                                o->adam_eps,        lrsched_wd_at(s, pos), o->clip_grad};
+}
+
+/* The critic's steps over the rollout. */
+static int learn_critic(struct learn *l, struct learn_work *w, struct err *e)
+{
+    const struct train_opts *o = l->c.o;
+    int64_t gbs = o->global_batch_size, steps = w->n / gbs;
+    double t0 = learn_now(l);
+    struct loss_opts lo;
+
+    train_opts_value_loss(o, &lo);
+    for (int64_t k = 0; k < steps; k++) {
+        struct trainer_report r;
+        struct optim_hyper h = learn_hyper(o, &l->critic_sched, l->critic_pos);
+        int rc = l->c.critic->step(l->c.critic->self, w->value + k * gbs, (int)gbs, &h, &r, e);
+        if (rc != STATUS_OK) {
+            return err_prefix(e, "critic");
+        }
+        l->critic_pos += r.step.rollouts;
+        learn_losses(w, "train/critic-", &lo, &r, &h);
+    }
+    metric_put(w->row, "perf/critic_train_time", learn_now(l) - t0);
+    return STATUS_OK;
+}
+
+static int learn_actor(struct learn *l, struct learn_work *w, struct err *e)
+{
+    const struct train_opts *o = l->c.o;
+    int64_t gbs = o->global_batch_size, steps = w->n / gbs;
+    int64_t rows = 0;
+    double t0 = learn_now(l);
+    struct loss_opts lo;
+
+    train_opts_loss(o, &lo);
+    for (int64_t k = 0; k < steps; k++) {
+        struct trainer_report r;
+        struct optim_hyper h = learn_hyper(o, &l->sched, l->sched_pos);
+        int rc;
+        if (l->c.progress) {
+            l->c.progress(l->c.arg, (int)k, (int)steps);
+        }
+        for (int64_t i = k * gbs; k > 0 && i < (k + 1) * gbs; i++) {
+            w->t[i].exact = w->t[i].on_policy = 0; /* the weights have moved since the rollout */
+        }
+        rc = l->c.actor->step(l->c.actor->self, w->t + k * gbs, (int)gbs, &h, &r, e);
+        if (rc != STATUS_OK) {
+            return rc;
+        }
+        l->sched_pos += r.step.rollouts;
+        rows += r.rows;
+        learn_losses(w, "train/", &lo, &r, &h);
+        learn_report(w, &r, w->in->rollout * steps + k);
+        if (k == 0) {
+            mismatch_step(&l->mismatch, &lo, &r, w->t, (int)gbs);
+        }
+        rc = l->c.stepped ? l->c.stepped(l->c.arg, k, e) : STATUS_OK;
+        if (rc != STATUS_OK) {
+            return rc;
+        }
+    }
+    metric_put(w->row, "perf/actor_train_time", learn_now(l) - t0);
+    metric_put(w->row, "perf/actor_train_tok_per_s", (double)rows / (learn_now(l) - t0));
+    return STATUS_OK;
+}
+
+static int learn_steps(struct learn *l, struct learn_work *w, struct err *e)
+{
+    int rc = STATUS_OK;
+
+    if (w->n < l->c.o->global_batch_size) {
+        return ERR(e, STATUS_INPUT, "%d samples do not fill a global batch of %lld", w->n,
+                   (long long)l->c.o->global_batch_size);
+    }
+    if (l->c.critic) {
+        rc = learn_critic(l, w, e);
+    }
+    if (rc == STATUS_OK && (!l->c.critic || w->in->rollout >= l->c.o->num_critic_only_steps)) {
+        rc = learn_actor(l, w, e);
+    }
+    return rc;
+}
+
+void learn_init(struct learn *l, const struct learn_cfg *cfg)
+{
+    memset(l, 0, sizeof *l);
+    l->c = *cfg;
+    l->sched_pos = cfg->sched_pos;
+    l->critic_pos = cfg->critic_pos;
+    train_opts_sched(cfg->o, cfg->num_rollout, &l->sched);
+    train_opts_critic_sched(cfg->o, cfg->num_rollout, &l->critic_sched);
+}
+
+int learn_rollout(struct learn *l, const struct learn_in *in, json_t *row, struct err *e)
+{
+    struct learn_work w;
+    double t0 = learn_now(l);
+    int rc;
+
+    memset(&w, 0, sizeof w);
+    w.in = in;
+    w.row = row;
+    arena_init(&w.mem, 1 << 20);
+    rc = learn_prepare(l, &w, e);
+    if (rc == STATUS_OK) {
+        rollmetric_rollout(row, in->s, w.n, w.shaped);
+        rc = learn_score(l, &w, e);
+    }
+    if (rc == STATUS_OK && l->c.critic) {
+        rc = learn_values(l, &w, e);
+    }
+    if (rc == STATUS_OK) {
+        rc = learn_advantages(l, &w, e);
+    }
+    if (rc == STATUS_OK) {
+        rc = learn_steps(l, &w, e);
+    }
+    arena_fini(&w.mem);
+    metric_put(row, "perf/train_time", learn_now(l) - t0);
+    return rc;
+}
