@@ -37,11 +37,34 @@ int jinja_compile(const char *text, struct jinja **out, struct err *e)
 
 int jinja_render(const struct jinja *j, const json_t *vars, struct buf *out, struct err *e)
 {
+    return jinja_render_opts(j, vars, NULL, out, e);
+}
+
+static void give_spans(const struct jinja_run *r, const struct jinja_opts *o)
+{
+    if (o->spans) {
+        *o->spans = mem_alloc((r->nspans + 1) * sizeof **o->spans);
+        if (r->nspans) {
+            memcpy(*o->spans, r->spans, r->nspans * sizeof **o->spans);
+        }
+        *o->nspans = r->nspans;
+    }
+}
+
+int jinja_render_opts(const struct jinja *j, const json_t *vars, const struct jinja_opts *o,
+                      struct buf *out, struct err *e)
+{
+    static const struct jinja_opts none;
     struct jinja_run r = {.j = j, .err = e, .line = 1};
     struct jinja_sb b = {0};
     struct jinja_val v;
     int rc;
 
+    o = o ? o : &none;
+    r.now = o->now;
+    r.max_steps = o->max_steps ? o->max_steps : JINJA_MAX_STEPS;
+    r.max_memory = o->max_memory ? o->max_memory : JINJA_MAX_MEMORY;
+    r.root = &b;
     if (vars && !json_is_object(vars)) {
         return ERR(e, STATUS_INPUT, "the template's variables are not an object");
     }
@@ -60,8 +83,16 @@ int jinja_render(const struct jinja *j, const json_t *vars, struct buf *out, str
                      b.n, before, out->max);
         }
     }
+    if (rc == 0) {
+        give_spans(&r, o);
+    }
     arena_fini(&r.arena);
     return rc;
+}
+
+int jinja_has_marks(const struct jinja *j)
+{
+    return j->marks;
 }
 
 void jinja_free(struct jinja *j)

@@ -988,11 +988,45 @@ static int exec_call_block(struct jinja_run *r, struct jinja_frame *f, const str
     return jinja_print_str(r, out, v);
 }
 
+/* Where the text stands now, in code points. */
+static size_t root_position(struct jinja_run *r)
+{
+    if (r->counted < r->root->n) {
+        r->counted_cps += jinja_uni_count(r->root->p + r->counted, r->root->n - r->counted);
+        r->counted = r->root->n;
+    }
+    return r->counted_cps;
+}
+
+static int add_span(struct jinja_run *r, size_t start, size_t len)
+{
+    if (r->nspans == r->spancap) {
+        size_t cap = r->spancap ? 2 * r->spancap : 16;
+        struct jinja_span *v = jinja_alloc(r, cap * sizeof *v);
+        if (!v) {
+            return STATUS_NOMEM;
+        }
+        if (r->nspans) {
+            memcpy(v, r->spans, r->nspans * sizeof *v);
+        }
+        r->spans = v;
+        r->spancap = cap;
+    }
+    r->spans[r->nspans].start = start;
+    r->spans[r->nspans++].end = start + len;
+    return 0;
+}
+
+/* generation: its text is made apart, so that the span starts where the text stood before it. */
 static int exec_scope(struct jinja_run *r, struct jinja_frame *f, const struct jinja_node *n,
                       struct jinja_sb *out)
 {
-    struct jinja_frame *inner = frame_new(r, f, &n->unset);
-    return inner ? jinja_eval_body(r, inner, &n->body, out) : STATUS_NOMEM;
+    struct jinja_frame *inner;
+    struct jinja_val text;
+
+    JINJA_TRY(capture(r, f, n, &inner, &text));
+    JINJA_TRY(add_span(r, root_position(r), jinja_uni_count(text.s->p, text.s->n)));
+    return jinja_sb_add(r, out, text.s->p, text.s->n);
 }
 
 static int exec_output(struct jinja_run *r, struct jinja_frame *f, const struct jinja_node *n,

@@ -1,5 +1,5 @@
 /* What the files of the template interpreter share: tokens, syntax tree, values, the state of a
- * render. Private to src/text/jinja*.c.
+ * render. Private to src/text/jinja*.c; chat.c reads code points with it.
  *
  * Ownership: the syntax tree lives in the arena of `struct jinja`; every value of a render lives in
  * the arena of `struct jinja_run` and is freed with it. Nothing is freed one by one, so functions
@@ -325,6 +325,7 @@ struct jinja {
     struct jinja_tok *toks;
     size_t ntoks;
     struct jinja_nodes body;
+    int marks; /* a generation block was seen */
 };
 
 /* ---- a render ---- */
@@ -343,14 +344,21 @@ struct jinja_macro {
     const struct jinja_node *node;
     struct jinja_frame *closure;
 };
+struct jinja_sb;
 struct jinja_run {
     const struct jinja *j;
     struct arena arena;
     struct jinja_dict *vars; /* top-level variables */
     struct err *err;
-    int64_t steps;
+    int64_t steps, max_steps;
+    size_t max_memory;
+    int64_t now; /* seconds since 1970; 0: ask the clock */
     int depth;
-    int line; /* of the node being evaluated, for messages */
+    int line;                    /* of the node being evaluated, for messages */
+    const struct jinja_sb *root; /* the text itself, apart from what macros collect */
+    size_t counted, counted_cps; /* so many bytes of it are so many code points */
+    struct jinja_span *spans;
+    size_t nspans, spancap;
 };
 
 /* A string being written, in the arena of the run. */

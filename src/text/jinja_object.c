@@ -512,24 +512,51 @@ static int g_raise(struct jinja_run *r, const struct jinja_args *a, struct jinja
     return err_set(r->err, STATUS_INPUT, "jinja", "%.*s", (int)n, b.p ? b.p : "");
 }
 
+/* What Python's datetime fills in before the C library sees the format: microseconds, and nothing
+ * for the zone, since datetime.now() has none. */
+static int expand_format(struct jinja_run *r, const struct jinja_str *s, long usec,
+                         struct jinja_sb *b)
+{
+    size_t i, used;
+
+    for (i = 0; i < s->n; i += used) {
+        const char *p = s->p + i;
+        size_t left = s->n - i;
+        used = p[0] == '%' && left > 1 ? 2 : 1;
+        if (used == 1 || (p[1] != 'f' && p[1] != 'z' && p[1] != 'Z' && p[1] != ':')) {
+            JINJA_TRY(jinja_sb_add(r, b, p, used));
+        } else if (p[1] == 'f') {
+            char digits[24];
+            snprintf(digits, sizeof digits, "%06ld", usec);
+            JINJA_TRY(jinja_sb_cstr(r, b, digits));
+        } else if (p[1] == ':' && (left < 3 || p[2] != 'z')) {
+            JINJA_TRY(jinja_sb_add(r, b, p, used));
+        } else if (p[1] == ':') {
+            used = 3;
+        }
+    }
+    return jinja_sb_char(r, b, 0);
+}
+
 static int g_strftime(struct jinja_run *r, const struct jinja_args *a, struct jinja_val *out)
 {
     struct jinja_val fmt;
-    char text[512], *f;
-    time_t now = time(NULL);
+    struct jinja_sb b = {0};
+    char text[8192];
+    struct timespec now = {.tv_sec = (time_t)r->now};
     struct tm tm;
     size_t n;
 
     JINJA_TRY(jinja_object_bind(r, a, "strftime_now", "format", 1, &fmt));
-    if (fmt.t != JINJA_STR || fmt.s->n > 200 || !localtime_r(&now, &tm)) {
+    if (!r->now) {
+        clock_gettime(CLOCK_REALTIME, &now);
+    }
+    if (fmt.t != JINJA_STR || fmt.s->n > 1000 || memchr(fmt.s->p, 0, fmt.s->n) ||
+        !localtime_r(&now.tv_sec, &tm)) {
         return jinja_fail(r, STATUS_INPUT, "strftime_now() needs a short format string");
     }
-    f = jinja_alloc(r, fmt.s->n + 1);
-    if (!f) {
-        return STATUS_NOMEM;
-    }
-    memcpy(f, fmt.s->p, fmt.s->n);
-    n = strftime(text, sizeof text, f, &tm);
+    JINJA_TRY(expand_format(r, fmt.s, now.tv_nsec / 1000, &b));
+    n = strftime(text, sizeof text, b.p, &tm);
     return jinja_value_copy(r, text, n, out);
 }
 

@@ -1015,6 +1015,7 @@ static int parse_generation(struct parser *p, struct jinja_node **out)
 {
     struct jinja_node *n = node_new(p, JINJA_SCOPE, next(p)->line);
     *out = n;
+    p->j->marks = 1;
     return parse_macro_body(p, n, "endgeneration");
 }
 

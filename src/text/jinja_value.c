@@ -22,8 +22,8 @@ int jinja_fail(struct jinja_run *r, int code, const char *fmt, ...)
 
 void *jinja_alloc(struct jinja_run *r, size_t n)
 {
-    if (n > JINJA_MAX_MEMORY || r->arena.total > JINJA_MAX_MEMORY - n) {
-        jinja_fail(r, STATUS_NOMEM, "the render needs more than %d MiB", JINJA_MAX_MEMORY >> 20);
+    if (n > r->max_memory || r->arena.total > r->max_memory - n) {
+        jinja_fail(r, STATUS_NOMEM, "the render needs more than %zu MiB", r->max_memory >> 20);
         return NULL;
     }
     return arena_alloc(&r->arena, n);
@@ -32,9 +32,9 @@ void *jinja_alloc(struct jinja_run *r, size_t n)
 int jinja_charge(struct jinja_run *r, size_t n)
 {
     r->steps += 1 + (int64_t)(n / 16);
-    if (r->steps > JINJA_MAX_STEPS) {
-        return jinja_fail(r, STATUS_INPUT, "the template does not end within %d steps",
-                          JINJA_MAX_STEPS);
+    if (r->steps > r->max_steps) {
+        return jinja_fail(r, STATUS_INPUT, "the template does not end within %lld steps",
+                          (long long)r->max_steps);
     }
     return 0;
 }
@@ -203,7 +203,7 @@ int jinja_value_lazy(struct jinja_run *r, int rc, struct jinja_list *items, stru
 {
     struct err *failed = NULL;
 
-    if (rc && (rc == STATUS_NOMEM || r->steps > JINJA_MAX_STEPS || r->depth > JINJA_MAX_DEPTH)) {
+    if (rc && (rc == STATUS_NOMEM || r->steps > r->max_steps || r->depth > JINJA_MAX_DEPTH)) {
         return rc; /* a bound was reached: no later */
     }
     if (rc) {

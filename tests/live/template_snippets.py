@@ -1,5 +1,5 @@
 """Small templates, one feature each, for the parity run and for tests/golden/jinja_snippets.json (which
-`template_parity.py --golden` writes and test_jinja reads)."""
+`templates.py --golden` writes and test_jinja reads)."""
 
 VARS = {
     "s": "Hello World", "e": "", "u": "naïve 日本語 🙂", "n": 7, "neg": -7, "z": 0, "f": 2.5, "g": 1e-7, "big": 1e22,
@@ -273,6 +273,41 @@ SNIPPETS = r"""
 {{ 1e400 }} {{ -1e400 }} {{ 1.5e3 }} {{ 1E5 }} {{ 12.0e-1 }} {{ 1e5|int }} {{ 3.0 }} {{ 1.10 }}
 {{ [1, 2, 3].__len__() }}
 {{ "a\u0000b"|length }} {{ "\t"|tojson }} {{ "a" "b" 'c' }}
+{{ strftime_now("%Y-%m-%d %H:%M:%S") }} {{ strftime_now("%d %B %Y") }} {{ strftime_now("%A %j %U %p %I") }} {{ strftime_now("%-d %e %y %b %a") }} {{ strftime_now("%f|%z|%Z|%%|%s") }} {{ strftime_now("日本 %Y") }} {{ strftime_now(format="%c|%x|%X") }}
+{{ strftime_now() }}
+{{ strftime_now(1) }}
+{{ strftime_now("%Y", "x") }}
+{% macro m() %}[{% generation %}in macro{% endgeneration %}]{% endmacro %}ab{{ m() }}{% set x %}{% generation %}日本{% endgeneration %}{% endset %}{{ x }}{% generation %}{{ n }}{% generation %}x{% endgeneration %}{% endgeneration %}
+{% for i in l %}é{% generation -%}   {{ i }}   {%- endgeneration %}{% endfor %}
+{% generation %}{% endgeneration %}
+{% generation %}x
+{% for x in l %}{% generation %}{% break %}{% endgeneration %}{% endfor %}
+{% filter upper %}a{% generation %}b{% endgeneration %}{% endfilter %}{% generation %}c{% endgeneration %}
+{% macro w() %}<{{ caller() }}>{% endmacro %}x{% call w() %}y{% generation %}z{% endgeneration %}{% endcall %}
+{{ d|tojson(indent=2) }} {{ d|tojson(separators=(",", ":")) }} {{ d|tojson(sort_keys=true) }} {{ u|tojson(ensure_ascii=true) }} {{ d|tojson(true, 1, ("; ", "= "), true) }} {{ [] | tojson(indent=4) }} {{ {"a": []}|tojson(indent=4) }} {{ {1: 2, none: 3, true: 4, 1.5: 5}|tojson }} {{ (1, 2)|tojson }}
+{{ missing|tojson }}
+{{ d.items()|tojson }}
+{{ {(1, 2): 3}|tojson }}
+{{ {"a": 1, 1: 2}|tojson(sort_keys=true) }}
+{{ 1e400|tojson }} {{ -1e400|tojson }} {{ q|tojson }} {{ html|tojson }}
+{{ d|tojson(indent="--") }} {{ d|tojson(indent=0) }} {{ d|tojson(indent=-1) }}
+{{ d|tojson(foo=1) }}
+{{ namespace(self=1).self }}
+{% set ns = namespace() %}{{ ns.__class__ }}
+{{ "".__class__ }}|{{ l.append }}
+{{ l.append(1) }}
+{{ d.update({"x": 1}) }}
+{{ d.pop("b") }}
+{{ "%s %r %d %5.2f %x %%" % ("a", "b", 3, 2.5, 255) }} {{ "%(a)s" % {"a": 1} }} {{ "{0} {1!r} {x:>5} {y:.2f}".format(1, "a", x="r", y=1.0) }} {{ "{:,}".format(1234567) }} {{ "{:05d}|{:<5}|{:^5}|{:+d}".format(42, "a", "b", 3) }}
+{{ [[1, 2], [3]]|sum(start=[]) }} {{ rows|sum("v") }}
+{{ rows|groupby("k")|list }} {% for g, i in rows|groupby("k") %}{{ g }}:{{ i|length }} {% endfor %} {{ rows|groupby("o.p", default=0)|length }} {{ rows|groupby("k", case_sensitive=true)|map("first")|list }}
+{{ [1, 2, 3, 4, 5]|batch(2, "x")|list }} {{ [1, 2, 3, 4, 5]|slice(2, "x")|list }} {{ ls|sort(case_sensitive=true) }} {{ ls|sort(reverse=true) }} {{ rows|sort(attribute="k,v")|map(attribute="v")|list }} {{ d|dictsort(by="value", reverse=true)|length }}
+{{ d|dictsort(by="value") }}
+{{ rows|map(attribute="o.p", default="-")|list }} {{ rows|selectattr("o")|list|length }} {{ rows|rejectattr("v", "gt", 1)|map(attribute="v")|list }} {{ l|select("odd")|list }} {{ l|reject("equalto", 1)|list }} {{ ls|map("replace", "a", "b")|join }} {{ ls|unique|list }} {{ ls|unique(true)|list }} {{ ls|min }} {{ ls|max(case_sensitive=true) }}
+{{ 42.55|round(1) }} {{ 42.55|round(1, "floor") }} {{ 42.1|round(0, "ceil") }} {{ "12abc"|int(5) }} {{ "0x1f"|int(0, 16) }} {{ "1e3"|float }} {{ "x"|float(2.5) }} {{ "3.9"|int }} {{ none|int(7) }} {{ [1]|int }} {{ 2.5|round }} {{ 3.5|round }} {{ -2.5|round|int }}
+{{ "a\nb\n\nc"|indent }}|{{ "a\nb"|indent(2, true) }}|{{ "a\n\nb"|indent(2, false, true) }}|{{ "a\nb"|indent("> ") }}|{{ ""|indent(first=true) }}
+{{ s|attr("nope") is defined }} {{ "%s-%s"|format(1, 2) }} {{ "%(x)s"|format(x=3) }} {{ s|replace("l", "L", 2) }} {{ l|join(", ", attribute="x") }} {{ rows|join("/", attribute="k") }} {{ l|join("-") }} {{ [1, [2]]|join }}
+{{ "a" is in("abc") }} {{ 5 is divisibleby 5 }} {{ "x" is boolean }} {{ true is boolean }} {{ 1 is integer }} {{ 1.0 is float }} {{ true is integer }} {{ "<b>"|safe is escaped }} {{ true is true }} {{ 1 is true }} {{ no is false }} {{ 3 is != 4 }} {{ 3 is < 4 }}
 """.strip("\n")
 
 
