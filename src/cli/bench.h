@@ -11,6 +11,7 @@ int bench_model(int argc, char **argv);
 int bench_exactness(int argc, char **argv);
 int bench_decode(int argc, char **argv);
 int bench_ports(int argc, char **argv);
+int bench_text(int argc, char **argv);
 
 /* What every benchmark begins and ends with: parses the flags of `table` into opts, answers --help,
  * calls run(opts, &e) and gives the exit code. */

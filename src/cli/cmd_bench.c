@@ -20,6 +20,7 @@ static const struct {
     {"decode", bench_decode,
      "sampling with 1 to 128 sequences against the bare products and reads"},
     {"ports", bench_ports, "samples through a server's HTTP port against the engine in-process"},
+    {"text", bench_text, "text to tokens against the Python package tokenizers"},
 };
 
 #define NBENCHES ((int)(sizeof benches / sizeof benches[0]))

@@ -1,10 +1,12 @@
-/* Owns the vocabulary and merges of a BPE model. Token texts lie in one pool; two open-addressing
- * tables find a token by text and a merge by its pair of ids. A word is merged with a linked list
- * and a heap of candidate pairs, so a megabyte without a space costs n log n. Most words of real
- * text repeat: a small cache of finished words, locked in stripes, answers those. */
+/* Owns the merges of a BPE model and the merging of words. Most words of real text repeat and come
+ * from a cache. A short word is merged by looking for the lowest rank again and again; a long one
+ * with a linked list and a heap of candidate pairs, so a megabyte without a space costs n log n.
+ *
+ * A model without a pre-tokenizer gets whole texts as words. Such a text is cut first wherever no
+ * merge could ever join the two neighbouring characters: nothing changes for the tokens, and the
+ * parts are short words that repeat. */
 #include "text/bpe.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,161 +14,97 @@
 #include "base/status.h"
 #include "text/jscan.h"
 #include "text/unicode.h"
+#include "text/vocab.h"
+#include "text/wordcache.h"
 
-#define ID_MAX       ((1 << 24) - 1)
-#define POOL_MAX     ((size_t)1 << 31)
-#define WORD_MAX     ((size_t)1 << 25)
-#define CACHE_SETS   32
-#define CACHE_WAYS   256
-#define CACHE_KEY    48
-#define CACHE_TOKENS 14
+#define WORD_MAX   ((size_t)1 << 25)
+#define SHORT      40 /* symbols of a word that is merged by scanning */
+#define SMALL      96 /* symbols of a word that needs no memory */
+#define CUT_MIN    24 /* bytes below which a word is not cut */
+#define JOINT_BITS 20
+#define CHAR_IDS   0x10000
+#define NO_RANK    UINT32_MAX
+#define RANK_BITS  22
+#define ID_BITS    21
+#define EMPTY      UINT64_MAX
+#define AFFIX_MAX  256
 
-struct bpe_token {
-    uint32_t off, len; /* in the pool */
-    uint32_t hash;
-    int32_t id;
-};
-struct bpe_merge {
-    uint32_t a, b; /* the pair; a == UINT32_MAX: free */
-    uint32_t rank;
-    int32_t id;
-};
-struct cache_entry {
-    uint32_t hash;
-    uint8_t len, n; /* len 0: free */
-    char key[CACHE_KEY];
-    int32_t ids[CACHE_TOKENS];
-};
-struct cache_set {
-    pthread_mutex_t lock;
-    struct cache_entry way[CACHE_WAYS];
-};
 struct bpe {
-    char *pool;
-    size_t pool_len, pool_cap;
-    struct bpe_token *tok; /* in order of appearance */
-    size_t ntok, captok;
-    uint32_t *slot; /* 1 + index into tok; 0: free */
-    size_t nslot;
-    uint32_t *by_id; /* 1 + index into tok */
-    int32_t max_id;
-    struct bpe_merge *merge;
-    size_t nmerge_slots;
+    const struct vocab *v;
     struct bpe_options opt;
+    char *prefix, *suffix;
+    size_t nprefix, nsuffix;
+    uint64_t *slot; /* of pairs: left id, right id, rank; EMPTY where free */
+    size_t nslot;
+    uint64_t *list; /* while loading: the pair of each rank, the rank itself 0 */
+    size_t nlist, caplist;
+    int32_t *made; /* what the pair of a rank becomes */
+    size_t capmade;
     int32_t unk_id;
     int32_t byte_id[256]; /* first tokens of a word: of the byte alphabet, or of <0xNN> */
-    struct cache_set *cache;
+    uint32_t *byte_rank;  /* (256, 256) byte level: rank of two bytes side by side */
+    int32_t *char_id;     /* else: tokens of the characters below CHAR_IDS; -1 none */
+    uint64_t *joints;     /* a bit for each pair of characters that some merge joins, hashed */
+    struct wordcache *cache;
 };
 
-/* FNV-1a: short strings, and the hash of a joined pair continues from that of its left part. */
-static uint32_t hash_more(uint32_t h, const char *s, size_t n)
-{
-    size_t i;
-
-    for (i = 0; i < n; i++) {
-        h = (h ^ (unsigned char)s[i]) * 16777619u;
-    }
-    return h;
-}
-
-#define HASH_START 2166136261u
-
-/* FNV's low bits are weak for short keys. */
-static size_t spread(uint32_t h)
-{
-    return h ^ h >> 15;
-}
-
-struct bpe *bpe_new(void)
+struct bpe *bpe_new(const struct vocab *v)
 {
     struct bpe *b = mem_alloc(sizeof *b);
 
-    b->max_id = -1;
+    b->v = v;
     b->unk_id = -1;
     return b;
 }
 
 void bpe_free(struct bpe *b)
 {
-    int i;
-
-    if (!b) {
-        return;
+    if (b) {
+        wordcache_free(b->cache);
+        mem_free(b->joints);
+        mem_free(b->char_id);
+        mem_free(b->byte_rank);
+        mem_free(b->made);
+        mem_free(b->list);
+        mem_free(b->slot);
+        mem_free(b->prefix);
+        mem_free(b->suffix);
+        mem_free(b);
     }
-    if (b->cache) {
-        for (i = 0; i < CACHE_SETS; i++) {
-            pthread_mutex_destroy(&b->cache[i].lock);
-        }
-    }
-    mem_free(b->cache);
-    mem_free(b->merge);
-    mem_free(b->by_id);
-    mem_free(b->slot);
-    mem_free(b->tok);
-    mem_free(b->pool);
-    mem_free(b);
 }
 
-/* ---- the vocabulary ---- */
+/* ---- the merges ---- */
 
-/* Finds the token whose text is x followed by y. */
-static const struct bpe_token *find2(const struct bpe *b, uint32_t hash, const char *x, size_t nx,
-                                     const char *y, size_t ny)
+static uint64_t pair_of(uint32_t a, uint32_t b)
 {
+    return (uint64_t)a << (ID_BITS + RANK_BITS) | (uint64_t)b << RANK_BITS;
+}
+
+static size_t pair_hash(uint64_t pair)
+{
+    uint64_t x = (pair >> RANK_BITS) * UINT64_C(0x9E3779B97F4A7C15);
+
+    return (size_t)(x >> 32 ^ x >> 47);
+}
+
+/* The rank of a pair, or NO_RANK. */
+static inline uint32_t rank_of(const struct bpe *b, uint32_t x, uint32_t y)
+{
+    uint64_t pair = pair_of(x, y);
     size_t mask = b->nslot - 1;
     size_t i;
 
-    if (b->nslot == 0) {
-        return NULL;
-    }
-    for (i = spread(hash) & mask; b->slot[i]; i = (i + 1) & mask) {
-        const struct bpe_token *t = &b->tok[b->slot[i] - 1];
-        if (t->hash == hash && t->len == nx + ny && memcmp(b->pool + t->off, x, nx) == 0 &&
-            memcmp(b->pool + t->off + nx, y, ny) == 0) {
-            return t;
+    for (i = pair_hash(pair) & mask; b->slot[i] != EMPTY; i = (i + 1) & mask) {
+        if ((b->slot[i] ^ pair) >> RANK_BITS == 0) {
+            return (uint32_t)(b->slot[i] & (((uint64_t)1 << RANK_BITS) - 1));
         }
     }
-    return NULL;
+    return NO_RANK;
 }
 
-static const struct bpe_token *find(const struct bpe *b, uint32_t hash, const char *s, size_t n)
+static int grow(void **p, size_t *cap, size_t size)
 {
-    return find2(b, hash, s, n, "", 0);
-}
-
-int32_t bpe_id(const struct bpe *b, const char *text, size_t len)
-{
-    const struct bpe_token *t = find(b, hash_more(HASH_START, text, len), text, len);
-
-    return t ? t->id : -1;
-}
-
-const char *bpe_text(const struct bpe *b, int32_t id, size_t *len)
-{
-    const struct bpe_token *t;
-
-    if (id < 0 || id > b->max_id || !b->by_id[id]) {
-        return NULL;
-    }
-    t = &b->tok[b->by_id[id] - 1];
-    *len = t->len;
-    return b->pool + t->off;
-}
-
-int32_t bpe_max_id(const struct bpe *b)
-{
-    return b->max_id;
-}
-
-size_t bpe_count(const struct bpe *b)
-{
-    return b->ntok;
-}
-
-/* Doubles an array of *cap items of `size` bytes. */
-static int grow(void **p, size_t *cap, size_t first, size_t size)
-{
-    size_t n = *cap ? *cap * 2 : first;
+    size_t n = *cap ? *cap * 2 : 1024;
     void *q = mem_try(n * size);
 
     if (!q) {
@@ -181,163 +119,39 @@ static int grow(void **p, size_t *cap, size_t first, size_t size)
     return 1;
 }
 
-static int slots_grow(struct bpe *b)
+void bpe_set_prefix(struct bpe *b, const char *prefix)
 {
-    size_t n = b->nslot ? b->nslot * 2 : 1u << 17;
-    uint32_t *s = mem_try(n * sizeof *s);
-    size_t i, k;
-
-    if (!s) {
-        return 0;
-    }
-    for (k = 0; k < b->ntok; k++) {
-        for (i = spread(b->tok[k].hash) & (n - 1); s[i]; i = (i + 1) & (n - 1)) {
-        }
-        s[i] = (uint32_t)k + 1;
-    }
-    mem_free(b->slot);
-    b->slot = s;
-    b->nslot = n;
-    return 1;
+    mem_free(b->prefix);
+    b->prefix = mem_strdup(prefix);
+    b->nprefix = prefix ? strlen(prefix) : 0;
 }
 
-/* Adds a token; a text seen before gets the new id. */
-static int vocab_add(struct bpe *b, const char *s, size_t n, int32_t id)
+int bpe_merge(struct bpe *b, const char *x, size_t nx, const char *y, size_t ny, struct err *e)
 {
-    uint32_t hash = hash_more(HASH_START, s, n);
-    struct bpe_token *t;
-    size_t i;
+    size_t cut = b->nprefix < ny ? b->nprefix : ny; /* the right part's prefix is left out */
+    int32_t ix = vocab_id(b->v, x, nx);
+    int32_t iy = vocab_id(b->v, y, ny);
+    int32_t ixy = vocab_id2(b->v, x, nx, y + cut, ny - cut);
 
-    if (2 * (b->ntok + 1) > b->nslot && !slots_grow(b)) {
-        return 0;
-    }
-    t = (struct bpe_token *)find(b, hash, s, n);
-    if (!t) {
-        if (b->ntok == b->captok && !grow((void **)&b->tok, &b->captok, 1u << 16, sizeof *b->tok)) {
-            return 0;
-        }
-        while (b->pool_len + n + 1 > b->pool_cap) {
-            if (b->pool_cap >= POOL_MAX ||
-                !grow((void **)&b->pool, &b->pool_cap, (size_t)1 << 20, 1)) {
-                return 0;
-            }
-        }
-        t = &b->tok[b->ntok];
-        t->off = (uint32_t)b->pool_len;
-        t->len = (uint32_t)n;
-        t->hash = hash;
-        memcpy(b->pool + b->pool_len, s, n);
-        b->pool_len += n + 1;
-        for (i = spread(hash) & (b->nslot - 1); b->slot[i]; i = (i + 1) & (b->nslot - 1)) {
-        }
-        b->slot[i] = (uint32_t)++b->ntok;
-    }
-    t->id = id;
-    if (id > b->max_id) {
-        b->max_id = id;
-    }
-    return 1;
-}
-
-int bpe_read_vocab(struct bpe *b, struct jscan *s, struct err *e)
-{
-    size_t i;
-
-    if (b->ntok) {
-        return ERR(e, STATUS_FORMAT, "two vocabularies in one model");
-    }
-    jscan_open(s, '{');
-    while (!s->bad && jscan_more(s, '}')) {
-        const char *key;
-        size_t n;
-        int64_t id;
-        if (!jscan_string(s, &key, &n)) {
-            break;
-        }
-        /* The key may lie in the scanner's buffer; a number and a colon leave that alone. */
-        if (!jscan_colon(s) || !jscan_int(s, &id)) {
-            break;
-        }
-        if (id < 0 || id > ID_MAX) {
-            return ERR(e, STATUS_FORMAT, "vocabulary: id %lld is outside 0 to %d", (long long)id,
-                       ID_MAX);
-        }
-        if (!vocab_add(b, key, n, (int32_t)id)) {
-            return ERR(e, STATUS_NOMEM, "vocabulary: no memory after %zu tokens", b->ntok);
-        }
-    }
-    if (s->bad) {
-        return ERR(e, STATUS_FORMAT, "vocabulary: %s at byte %zu", s->bad,
-                   (size_t)(s->p - s->start));
-    }
-    b->by_id = mem_try(((size_t)b->max_id + 2) * sizeof *b->by_id);
-    if (!b->by_id) {
-        return ERR(e, STATUS_NOMEM, "vocabulary: no memory for ids up to %d", b->max_id);
-    }
-    for (i = 0; i < b->ntok; i++) {
-        b->by_id[b->tok[i].id] = (uint32_t)i + 1;
-    }
-    return 0;
-}
-
-/* ---- the merges ---- */
-
-static size_t pair_hash(uint32_t a, uint32_t b)
-{
-    uint64_t x = ((uint64_t)a << 32 | b) * UINT64_C(0x9E3779B97F4A7C15);
-
-    return (size_t)(x >> 32 ^ x >> 47);
-}
-
-static const struct bpe_merge *merge_find(const struct bpe *b, uint32_t x, uint32_t y)
-{
-    size_t mask = b->nmerge_slots - 1;
-    size_t i;
-
-    if (b->nmerge_slots == 0) {
-        return NULL;
-    }
-    for (i = pair_hash(x, y) & mask; b->merge[i].a != UINT32_MAX; i = (i + 1) & mask) {
-        if (b->merge[i].a == x && b->merge[i].b == y) {
-            return &b->merge[i];
-        }
-    }
-    return NULL;
-}
-
-/* One merge while loading: its pair by position in a plain list. */
-struct merge_list {
-    struct bpe_merge *v;
-    size_t n, cap;
-};
-
-static int merge_add(struct bpe *b, struct merge_list *l, const char *x, size_t nx, const char *y,
-                     size_t ny, struct err *e)
-{
-    uint32_t hx = hash_more(HASH_START, x, nx);
-    const struct bpe_token *tx = find(b, hx, x, nx);
-    const struct bpe_token *ty = find(b, hash_more(HASH_START, y, ny), y, ny);
-    const struct bpe_token *txy = find2(b, hash_more(hx, y, ny), x, nx, y, ny);
-
-    if (!tx || !ty || !txy) {
+    if (ix < 0 || iy < 0 || ixy < 0) {
         return ERR(e, STATUS_FORMAT,
-                   "merge %zu: '%.*s' + '%.*s' is not made of tokens of the vocabulary", l->n,
+                   "merge %zu: '%.*s' + '%.*s' is not made of tokens of the vocabulary", b->nlist,
                    (int)(nx > 100 ? 100 : nx), x, (int)(ny > 100 ? 100 : ny), y);
     }
-    if (l->n == l->cap && !grow((void **)&l->v, &l->cap, 1u << 16, sizeof *l->v)) {
-        return ERR(e, STATUS_NOMEM, "no memory after %zu merges", l->n);
+    if (b->nlist + 1 >= (size_t)1 << RANK_BITS) {
+        return ERR(e, STATUS_UNSUPPORTED, "more than %zu merges", b->nlist);
     }
-    l->v[l->n].a = (uint32_t)tx->id;
-    l->v[l->n].b = (uint32_t)ty->id;
-    l->v[l->n].rank = (uint32_t)l->n;
-    l->v[l->n].id = txy->id;
-    l->n++;
+    if ((b->nlist == b->caplist && !grow((void **)&b->list, &b->caplist, sizeof *b->list)) ||
+        (b->nlist == b->capmade && !grow((void **)&b->made, &b->capmade, sizeof *b->made))) {
+        return ERR(e, STATUS_NOMEM, "no memory after %zu merges", b->nlist);
+    }
+    b->list[b->nlist] = pair_of((uint32_t)ix, (uint32_t)iy);
+    b->made[b->nlist++] = ixy;
     return 0;
 }
 
 /* "a b" */
-static int merge_add_line(struct bpe *b, struct merge_list *l, const char *s, size_t n,
-                          struct err *e)
+static int merge_line(struct bpe *b, const char *s, size_t n, struct err *e)
 {
     const char *sp = memchr(s, ' ', n);
 
@@ -345,14 +159,14 @@ static int merge_add_line(struct bpe *b, struct merge_list *l, const char *s, si
         return 0; /* the first line of a merges.txt */
     }
     if (!sp || memchr(sp + 1, ' ', n - (size_t)(sp + 1 - s))) {
-        return ERR(e, STATUS_FORMAT, "merge %zu: '%.*s' is not two tokens", l->n,
+        return ERR(e, STATUS_FORMAT, "merge %zu: '%.*s' is not two tokens", b->nlist,
                    (int)(n > 200 ? 200 : n), s);
     }
-    return merge_add(b, l, s, (size_t)(sp - s), sp + 1, n - (size_t)(sp + 1 - s), e);
+    return bpe_merge(b, s, (size_t)(sp - s), sp + 1, n - (size_t)(sp + 1 - s), e);
 }
 
 /* ["a", "b"]; the scanner is before the bracket. */
-static int merge_add_pair(struct bpe *b, struct merge_list *l, struct jscan *s, struct err *e)
+static int merge_pair(struct bpe *b, struct jscan *s, struct err *e)
 {
     const char *x = NULL;
     const char *y = NULL;
@@ -372,47 +186,17 @@ static int merge_add_pair(struct bpe *b, struct merge_list *l, struct jscan *s, 
         jscan_fail(s, "a pair of strings was expected");
     }
     if (!s->bad) {
-        rc = merge_add(b, l, x, nx, y, ny, e);
+        rc = bpe_merge(b, x, nx, y, ny, e);
     }
     mem_free(copy);
     return rc;
 }
 
-/* The list becomes a table; a pair given twice keeps its last rank, as in the package. */
-static int merge_table(struct bpe *b, const struct merge_list *l)
-{
-    size_t n = 64;
-    size_t i, k;
-
-    while (n < 2 * l->n) {
-        n *= 2;
-    }
-    mem_free(b->merge);
-    b->merge = mem_try(n * sizeof *b->merge);
-    if (!b->merge) {
-        b->nmerge_slots = 0;
-        return 0;
-    }
-    b->nmerge_slots = n;
-    memset(b->merge, 0xFF, n * sizeof *b->merge);
-    for (k = 0; k < l->n; k++) {
-        for (i = pair_hash(l->v[k].a, l->v[k].b) & (n - 1); b->merge[i].a != UINT32_MAX;
-             i = (i + 1) & (n - 1)) {
-            if (b->merge[i].a == l->v[k].a && b->merge[i].b == l->v[k].b) {
-                break;
-            }
-        }
-        b->merge[i] = l->v[k];
-    }
-    return 1;
-}
-
 int bpe_read_merges(struct bpe *b, struct jscan *s, struct err *e)
 {
-    struct merge_list l = {0};
     int rc = 0;
 
-    if (b->merge) {
+    if (b->nlist) {
         return ERR(e, STATUS_FORMAT, "two lists of merges in one model");
     }
     jscan_open(s, '[');
@@ -420,76 +204,145 @@ int bpe_read_merges(struct bpe *b, struct jscan *s, struct err *e)
         const char *v;
         size_t n;
         if (jscan_peek(s) == '[') {
-            rc = merge_add_pair(b, &l, s, e);
+            rc = merge_pair(b, s, e);
         } else if (jscan_string(s, &v, &n)) {
-            rc = merge_add_line(b, &l, v, n, e);
+            rc = merge_line(b, v, n, e);
         }
     }
     if (rc == 0 && s->bad) {
         rc = ERR(e, STATUS_FORMAT, "merges: %s at byte %zu", s->bad, (size_t)(s->p - s->start));
     }
-    if (rc == 0 && !merge_table(b, &l)) {
-        rc = ERR(e, STATUS_NOMEM, "no memory for %zu merges", l.n);
-    }
-    mem_free(l.v);
     return rc;
+}
+
+/* ---- the end of loading ---- */
+
+/* The list becomes a table; a pair given twice keeps its last rank, as in the package. */
+static int merge_table(struct bpe *b)
+{
+    size_t n = 64;
+    size_t i, k;
+
+    while (n < 2 * b->nlist) {
+        n *= 2;
+    }
+    b->slot = mem_try(n * sizeof *b->slot);
+    if (!b->slot) {
+        return 0;
+    }
+    b->nslot = n;
+    memset(b->slot, 0xFF, n * sizeof *b->slot);
+    for (k = 0; k < b->nlist; k++) {
+        for (i = pair_hash(b->list[k]) & (n - 1); b->slot[i] != EMPTY; i = (i + 1) & (n - 1)) {
+            if ((b->slot[i] ^ b->list[k]) >> RANK_BITS == 0) {
+                break;
+            }
+        }
+        b->slot[i] = b->list[k] | k;
+    }
+    return 1;
+}
+
+static size_t joint_bit(uint32_t a, uint32_t b)
+{
+    uint64_t x = ((uint64_t)a << 32 | b) * UINT64_C(0x9E3779B97F4A7C15);
+
+    return (size_t)(x >> (64 - JOINT_BITS));
+}
+
+/* Marks the characters at the inner ends of every merge. A merged token's text is the text of its
+ * parts, so no other pair of neighbouring characters is ever joined. */
+static int mark_joints(struct bpe *b)
+{
+    size_t i;
+
+    if (!vocab_is_plain(b->v)) {
+        return 1;
+    }
+    b->joints = mem_try(((size_t)1 << JOINT_BITS) / 8);
+    if (!b->joints) {
+        return 0;
+    }
+    for (i = 0; i < b->nlist; i++) {
+        int32_t x = (int32_t)(b->list[i] >> (ID_BITS + RANK_BITS));
+        int32_t y = (int32_t)(b->list[i] >> RANK_BITS & (((uint64_t)1 << ID_BITS) - 1));
+        size_t nx, ny, bit;
+        const char *sx = vocab_text(b->v, x, &nx);
+        const char *sy = vocab_text(b->v, y, &ny);
+        uint32_t cx, cy;
+        if (nx == 0 || ny == 0) {
+            mem_free(b->joints); /* an empty text has no ends: whole words then */
+            b->joints = NULL;
+            return 1;
+        }
+        unicode_prev(sx, nx, &cx);
+        unicode_next(sy, &cy);
+        bit = joint_bit(cx, cy);
+        b->joints[bit / 64] |= (uint64_t)1 << bit % 64;
+    }
+    return 1;
+}
+
+static int first_tokens(struct bpe *b)
+{
+    uint32_t i, k;
+
+    for (i = 0; i < 256; i++) {
+        char t[8];
+        size_t n = b->opt.byte_level ? unicode_put(unicode_byte_char((uint8_t)i), t)
+                                     : (size_t)snprintf(t, sizeof t, "<0x%02X>", (unsigned)i);
+        b->byte_id[i] = vocab_id(b->v, t, n);
+    }
+    if (b->opt.byte_level) {
+        b->byte_rank = mem_try(65536 * sizeof *b->byte_rank);
+        for (i = 0; b->byte_rank && i < 256; i++) {
+            for (k = 0; k < 256; k++) {
+                b->byte_rank[i << 8 | k] =
+                    b->byte_id[i] < 0 || b->byte_id[k] < 0
+                        ? NO_RANK
+                        : rank_of(b, (uint32_t)b->byte_id[i], (uint32_t)b->byte_id[k]);
+            }
+        }
+        return b->byte_rank != NULL;
+    }
+    b->char_id = mem_try(CHAR_IDS * sizeof *b->char_id);
+    for (i = 0; b->char_id && i < CHAR_IDS; i++) {
+        char t[4];
+        b->char_id[i] = i >= 0xD800 && i < 0xE000 ? -1 : vocab_id(b->v, t, unicode_put(i, t));
+    }
+    return b->char_id != NULL;
 }
 
 int bpe_finish(struct bpe *b, const struct bpe_options *o, struct err *e)
 {
-    int i;
-
-    if (b->ntok == 0) {
+    if (vocab_count(b->v) == 0) {
         return ERR(e, STATUS_FORMAT, "the model has no vocabulary");
     }
     b->opt = *o;
-    b->opt.unk_token = NULL; /* the caller's memory; its id is what is needed */
+    b->opt.unk_token = b->opt.prefix = b->opt.suffix = NULL; /* the caller's memory */
+    bpe_set_prefix(b, o->prefix);
+    b->suffix = mem_strdup(o->suffix);
+    b->nsuffix = o->suffix ? strlen(o->suffix) : 0;
+    if (b->nprefix > AFFIX_MAX || b->nsuffix > AFFIX_MAX) {
+        return ERR(e, STATUS_UNSUPPORTED, "a prefix or suffix of more than %d bytes", AFFIX_MAX);
+    }
     if (o->unk_token) {
-        b->unk_id = bpe_id(b, o->unk_token, strlen(o->unk_token));
+        b->unk_id = vocab_id(b->v, o->unk_token, strlen(o->unk_token));
         if (b->unk_id < 0) {
             return ERR(e, STATUS_FORMAT, "unk_token '%s' is not in the vocabulary", o->unk_token);
         }
     }
-    for (i = 0; i < 256; i++) {
-        char t[8];
-        size_t n = o->byte_level ? unicode_put(unicode_byte_char((uint8_t)i), t)
-                                 : (size_t)snprintf(t, sizeof t, "<0x%02X>", (unsigned)i);
-        b->byte_id[i] = bpe_id(b, t, n);
+    b->cache = wordcache_new();
+    if (!b->cache || !merge_table(b) || !first_tokens(b) ||
+        (!o->byte_level && !o->ignore_merges && !b->nprefix && !b->nsuffix && !mark_joints(b))) {
+        return ERR(e, STATUS_NOMEM, "no memory for %zu merges", b->nlist);
     }
-    b->cache = mem_alloc(CACHE_SETS * sizeof *b->cache);
-    for (i = 0; i < CACHE_SETS; i++) {
-        pthread_mutex_init(&b->cache[i].lock, NULL);
-    }
+    mem_free(b->list);
+    b->list = NULL;
     return 0;
 }
 
-/* ---- one word ---- */
-
-int bpe_ids_add(struct bpe_ids *l, const int32_t *ids, size_t n)
-{
-    if (l->n + n > l->cap) {
-        size_t cap = l->cap ? l->cap : 64;
-        int32_t *v;
-        while (cap < l->n + n) {
-            cap *= 2;
-        }
-        v = mem_try(cap * sizeof *v);
-        if (!v) {
-            return STATUS_NOMEM;
-        }
-        if (l->n) {
-            memcpy(v, l->v, l->n * sizeof *v);
-        }
-        mem_free(l->v);
-        l->v = v;
-        l->cap = cap;
-    }
-    if (n) {
-        memcpy(l->v + l->n, ids, n * sizeof *ids);
-    }
-    l->n += n;
-    return 0;
-}
+/* ---- the first symbols of a word ---- */
 
 struct symbol {
     int32_t id;
@@ -498,26 +351,11 @@ struct symbol {
 struct candidate {
     uint32_t rank;
     int32_t pos;
-    int32_t id;
 };
 struct word {
-    struct symbol *sym;
-    struct candidate *heap;
-    size_t nsym, nheap;
+    int32_t *id; /* first symbols; the tokens at the end */
+    size_t n;
 };
-
-static void symbol_add(struct word *w, int32_t id)
-{
-    struct symbol *s = &w->sym[w->nsym];
-
-    s->id = id;
-    s->prev = (int32_t)w->nsym - 1;
-    s->next = -1;
-    if (w->nsym) {
-        w->sym[w->nsym - 1].next = (int32_t)w->nsym;
-    }
-    w->nsym++;
-}
 
 /* What a character outside the vocabulary does. `pending` is an unknown token not yet written: it
  * is written before the next known one, and with fuse_unk stands for all characters since. */
@@ -531,7 +369,7 @@ static void symbol_unknown(const struct bpe *b, struct word *w, const char *s, s
         }
         if (i == n) {
             for (i = 0; i < n; i++) {
-                symbol_add(w, b->byte_id[(unsigned char)s[i]]);
+                w->id[w->n++] = b->byte_id[(unsigned char)s[i]];
             }
             return;
         }
@@ -540,9 +378,70 @@ static void symbol_unknown(const struct bpe *b, struct word *w, const char *s, s
         return;
     }
     if (*pending && !b->opt.fuse_unk) {
-        symbol_add(w, b->unk_id);
+        w->id[w->n++] = b->unk_id;
     }
     *pending = 1;
+}
+
+static int32_t char_id(const struct bpe *b, const char *s, size_t *k)
+{
+    uint32_t cp;
+
+    *k = unicode_next(s, &cp);
+    return cp < CHAR_IDS ? b->char_id[cp] : vocab_id(b->v, s, *k);
+}
+
+/* A character with what the model puts around it by its place in the word: `text` and *len. */
+static int32_t affixed_id(const struct bpe *b, const char *s, size_t k, int first, int last,
+                          char *text, size_t *len)
+{
+    size_t o = 0;
+
+    if (!first) {
+        memcpy(text, b->prefix ? b->prefix : "", b->nprefix);
+        o = b->nprefix;
+    }
+    memcpy(text + o, s, k);
+    o += k;
+    if (last) {
+        memcpy(text + o, b->suffix ? b->suffix : "", b->nsuffix);
+        o += b->nsuffix;
+    }
+    *len = o;
+    return vocab_id(b->v, text, o);
+}
+
+static void symbols_affixed(const struct bpe *b, struct word *w, const char *s, size_t n)
+{
+    char text[2 * AFFIX_MAX + 8];
+    int pending = 0;
+    size_t i, k, len;
+
+    for (i = 0; i < n; i += k) {
+        int32_t id;
+        char byte[4];
+        const char *c = s + i;
+        size_t nc;
+        k = b->opt.byte_level ? 1 : unicode_width((unsigned char)s[i]);
+        nc = k;
+        if (b->opt.byte_level) {
+            nc = unicode_put(unicode_byte_char((uint8_t)s[i]), byte);
+            c = byte;
+        }
+        id = affixed_id(b, c, nc, i == 0, i + k == n, text, &len);
+        if (id < 0) {
+            symbol_unknown(b, w, s + i, k, &pending);
+            continue;
+        }
+        if (pending) {
+            w->id[w->n++] = b->unk_id;
+            pending = 0;
+        }
+        w->id[w->n++] = id;
+    }
+    if (pending) {
+        w->id[w->n++] = b->unk_id;
+    }
 }
 
 static void symbols_init(const struct bpe *b, struct word *w, const char *s, size_t n)
@@ -550,141 +449,185 @@ static void symbols_init(const struct bpe *b, struct word *w, const char *s, siz
     size_t i = 0;
     int pending = 0;
 
+    if (b->nprefix || b->nsuffix) {
+        symbols_affixed(b, w, s, n);
+        return;
+    }
     while (i < n) {
-        size_t k = b->opt.byte_level ? 1 : unicode_width((unsigned char)s[i]);
-        int32_t id = b->opt.byte_level ? b->byte_id[(unsigned char)s[i]] : bpe_id(b, s + i, k);
+        size_t k = 1;
+        int32_t id = b->opt.byte_level ? b->byte_id[(unsigned char)s[i]] : char_id(b, s + i, &k);
         if (id >= 0) {
             if (pending) {
-                symbol_add(w, b->unk_id);
+                w->id[w->n++] = b->unk_id;
                 pending = 0;
             }
-            symbol_add(w, id);
+            w->id[w->n++] = id;
         } else {
             symbol_unknown(b, w, s + i, k, &pending);
         }
         i += k;
     }
     if (pending) {
-        symbol_add(w, b->unk_id);
+        w->id[w->n++] = b->unk_id;
     }
 }
+
+/* ---- merging a short word ---- */
+
+/* The ranks of neighbours side by side; the lowest is taken until none is left. `bytes` is the word
+ * itself when every byte of it became a symbol. */
+static void merge_short(const struct bpe *b, struct word *w, const char *bytes)
+{
+    uint32_t rank[SHORT];
+    int32_t *id = w->id;
+    size_t n = w->n;
+    size_t i;
+
+    for (i = 0; i + 1 < n; i++) {
+        rank[i] = bytes ? b->byte_rank[(unsigned char)bytes[i] << 8 | (unsigned char)bytes[i + 1]]
+                        : rank_of(b, (uint32_t)id[i], (uint32_t)id[i + 1]);
+    }
+    while (n > 1) {
+        uint32_t low = NO_RANK;
+        size_t at = 0;
+        for (i = 0; i + 1 < n; i++) {
+            if (rank[i] < low) {
+                low = rank[i];
+                at = i;
+            }
+        }
+        if (low == NO_RANK) {
+            break;
+        }
+        id[at] = b->made[low];
+        n--;
+        memmove(id + at + 1, id + at + 2, (n - at - 1) * sizeof *id);
+        if (at + 1 < n) {
+            memmove(rank + at + 1, rank + at + 2, (n - at - 2) * sizeof *rank);
+            rank[at] = rank_of(b, (uint32_t)id[at], (uint32_t)id[at + 1]);
+        }
+        if (at > 0) {
+            rank[at - 1] = rank_of(b, (uint32_t)id[at - 1], (uint32_t)id[at]);
+        }
+    }
+    w->n = n;
+}
+
+/* ---- merging a long word ---- */
+
+struct heap {
+    struct symbol *sym;
+    struct candidate *v;
+    size_t n;
+};
 
 static int before(const struct candidate *x, const struct candidate *y)
 {
     return x->rank != y->rank ? x->rank < y->rank : x->pos < y->pos;
 }
 
-static void heap_push(struct word *w, struct candidate c)
+static void heap_push(struct heap *h, struct candidate c)
 {
-    size_t i = w->nheap++;
+    size_t i = h->n++;
 
-    while (i > 0 && before(&c, &w->heap[(i - 1) / 2])) {
-        w->heap[i] = w->heap[(i - 1) / 2];
+    while (i > 0 && before(&c, &h->v[(i - 1) / 2])) {
+        h->v[i] = h->v[(i - 1) / 2];
         i = (i - 1) / 2;
     }
-    w->heap[i] = c;
+    h->v[i] = c;
 }
 
-static struct candidate heap_pop(struct word *w)
+static struct candidate heap_pop(struct heap *h)
 {
-    struct candidate top = w->heap[0];
-    struct candidate last = w->heap[--w->nheap];
+    struct candidate top = h->v[0];
+    struct candidate last = h->v[--h->n];
     size_t i = 0;
 
     for (;;) {
         size_t k = 2 * i + 1;
-        if (k >= w->nheap) {
+        if (k >= h->n) {
             break;
         }
-        if (k + 1 < w->nheap && before(&w->heap[k + 1], &w->heap[k])) {
+        if (k + 1 < h->n && before(&h->v[k + 1], &h->v[k])) {
             k++;
         }
-        if (!before(&w->heap[k], &last)) {
+        if (!before(&h->v[k], &last)) {
             break;
         }
-        w->heap[i] = w->heap[k];
+        h->v[i] = h->v[k];
         i = k;
     }
-    w->heap[i] = last;
+    h->v[i] = last;
     return top;
 }
 
 /* The pair that starts at symbol `pos` becomes a candidate if it is a merge. */
-static void offer(const struct bpe *b, struct word *w, int32_t pos)
+static void offer(const struct bpe *b, struct heap *h, int32_t pos)
 {
-    const struct symbol *s = &w->sym[pos];
-    const struct bpe_merge *m = merge_find(b, (uint32_t)s->id, (uint32_t)w->sym[s->next].id);
+    const struct symbol *s = &h->sym[pos];
+    struct candidate c = {rank_of(b, (uint32_t)s->id, (uint32_t)h->sym[s->next].id), pos};
 
-    if (m) {
-        struct candidate c = {m->rank, pos, m->id};
-        heap_push(w, c);
+    if (c.rank != NO_RANK) {
+        heap_push(h, c);
     }
 }
 
-static void merge_all(const struct bpe *b, struct word *w)
+static void merge_long(const struct bpe *b, struct word *w, struct heap *h)
 {
     size_t i;
+    size_t n = 0;
+    int32_t k;
 
-    for (i = 0; i + 1 < w->nsym; i++) {
-        offer(b, w, (int32_t)i);
+    for (i = 0; i < w->n; i++) {
+        h->sym[i].id = w->id[i];
+        h->sym[i].prev = (int32_t)i - 1;
+        h->sym[i].next = i + 1 < w->n ? (int32_t)i + 1 : -1;
     }
-    while (w->nheap) {
-        struct candidate c = heap_pop(w);
-        struct symbol *s = &w->sym[c.pos];
-        const struct bpe_merge *m;
+    for (i = 0; i + 1 < w->n; i++) {
+        offer(b, h, (int32_t)i);
+    }
+    while (h->n) {
+        struct candidate c = heap_pop(h);
+        struct symbol *s = &h->sym[c.pos];
         struct symbol *right;
+        uint32_t rank;
         if (s->next < 0) {
             continue;
         }
-        right = &w->sym[s->next];
+        right = &h->sym[s->next];
         /* A stale candidate: its pair has changed. Like the package, the result decides, not the
          * rank: another pair with the same result is merged at this candidate's turn. */
-        m = merge_find(b, (uint32_t)s->id, (uint32_t)right->id);
-        if (!m || m->id != c.id) {
+        rank = rank_of(b, (uint32_t)s->id, (uint32_t)right->id);
+        if (rank == NO_RANK || b->made[rank] != b->made[c.rank]) {
             continue;
         }
-        s->id = c.id;
+        s->id = b->made[rank];
         s->next = right->next;
         right->next = -2;
         if (s->next >= 0) {
-            w->sym[s->next].prev = c.pos;
+            h->sym[s->next].prev = c.pos;
         }
         if (s->prev >= 0) {
-            offer(b, w, s->prev);
+            offer(b, h, s->prev);
         }
         if (s->next >= 0) {
-            offer(b, w, c.pos);
+            offer(b, h, c.pos);
         }
     }
-}
-
-/* Collapses the symbol list into ids, in place at the front of the symbols. */
-static int emit(const struct word *w, struct bpe_ids *out)
-{
-    int32_t buf[256];
-    size_t n = 0;
-    int32_t i;
-
-    for (i = w->nsym ? 0 : -1; i >= 0; i = w->sym[i].next) {
-        buf[n++] = w->sym[i].id;
-        if (n == sizeof buf / sizeof *buf) {
-            if (bpe_ids_add(out, buf, n)) {
-                return STATUS_NOMEM;
-            }
-            n = 0;
-        }
+    for (k = w->n ? 0 : -1; k >= 0; k = h->sym[k].next) {
+        w->id[n++] = h->sym[k].id;
     }
-    return bpe_ids_add(out, buf, n);
+    w->n = n;
 }
 
-#define SMALL 64
-
-static int merge_word(const struct bpe *b, const char *s, size_t n, struct bpe_ids *out,
+static int merge_word(const struct bpe *b, const char *s, size_t n, struct tokids *out,
                       struct err *e)
 {
+    int32_t small_id[SMALL];
     struct symbol small_sym[SMALL];
     struct candidate small_heap[3 * SMALL];
-    struct word w = {small_sym, small_heap, 0, 0};
+    struct word w = {small_id, 0};
+    struct heap h = {small_sym, small_heap, 0};
     void *big = NULL;
     int rc;
 
@@ -693,16 +636,21 @@ static int merge_word(const struct bpe *b, const char *s, size_t n, struct bpe_i
     }
     if (n > SMALL) {
         /* Each of the n - 1 first pairs and two after each merge may wait in the heap. */
-        big = mem_try(n * (sizeof *w.sym + 3 * sizeof *w.heap));
+        big = mem_try(n * (sizeof *w.id + sizeof *h.sym + 3 * sizeof *h.v));
         if (!big) {
             return ERR(e, STATUS_NOMEM, "no memory to tokenize a word of %zu bytes", n);
         }
-        w.sym = big;
-        w.heap = (struct candidate *)(w.sym + n);
+        h.v = big;
+        h.sym = (struct symbol *)(h.v + 3 * n);
+        w.id = (int32_t *)(h.sym + n);
     }
     symbols_init(b, &w, s, n);
-    merge_all(b, &w);
-    rc = emit(&w, out);
+    if (w.n <= SHORT) {
+        merge_short(b, &w, b->opt.byte_level && w.n == n && !b->nprefix && !b->nsuffix ? s : NULL);
+    } else {
+        merge_long(b, &w, &h);
+    }
+    rc = tokids_add(out, w.id, w.n);
     if (rc) {
         rc = ERR(e, STATUS_NOMEM, "no memory for %zu tokens", out->n);
     }
@@ -710,15 +658,20 @@ static int merge_word(const struct bpe *b, const char *s, size_t n, struct bpe_i
     return rc;
 }
 
+/* ---- words ---- */
+
 /* The token that is the whole word, or -1. */
 static int32_t whole_word(const struct bpe *b, const char *s, size_t n)
 {
-    char t[512];
+    char t[1024];
     size_t i;
     size_t o = 0;
 
+    if (n > vocab_max_bytes(b->v)) {
+        return -1;
+    }
     if (!b->opt.byte_level) {
-        return bpe_id(b, s, n);
+        return vocab_id(b->v, s, n);
     }
     if (n > sizeof t / 2) {
         char *big = mem_try(2 * n);
@@ -729,65 +682,87 @@ static int32_t whole_word(const struct bpe *b, const char *s, size_t n)
         for (i = 0; i < n; i++) {
             o += unicode_put(unicode_byte_char((uint8_t)s[i]), big + o);
         }
-        id = bpe_id(b, big, o);
+        id = vocab_id(b->v, big, o);
         mem_free(big);
         return id;
     }
     for (i = 0; i < n; i++) {
         o += unicode_put(unicode_byte_char((uint8_t)s[i]), t + o);
     }
-    return bpe_id(b, t, o);
+    return vocab_id(b->v, t, o);
 }
 
-static struct cache_entry *cache_lock(const struct bpe *b, uint32_t hash, struct cache_set **set)
+static int encode_new(const struct bpe *b, const char *word, size_t len, struct tokids *out,
+                      struct err *e)
 {
-    size_t h = spread(hash);
-
-    *set = &b->cache[h % CACHE_SETS];
-    pthread_mutex_lock(&(*set)->lock);
-    return &(*set)->way[h / CACHE_SETS % CACHE_WAYS];
-}
-
-int bpe_encode(const struct bpe *b, const char *word, size_t len, struct bpe_ids *out,
-               struct err *e)
-{
-    struct cache_set *set;
-    struct cache_entry *c;
-    size_t first = out->n;
-    uint32_t hash;
-    int rc = 0;
-
-    if (len == 0) {
-        return 0;
-    }
     if (b->opt.ignore_merges) {
         int32_t id = whole_word(b, word, len);
         if (id >= 0) {
-            return bpe_ids_add(out, &id, 1)
+            return tokids_add(out, &id, 1)
                        ? ERR(e, STATUS_NOMEM, "no memory for %zu tokens", out->n)
                        : 0;
         }
     }
-    if (len > CACHE_KEY) {
-        return merge_word(b, word, len, out, e);
+    return merge_word(b, word, len, out, e);
+}
+
+static int encode_cached(const struct bpe *b, const char *word, size_t len, struct tokids *out,
+                         struct err *e)
+{
+    struct wordcache_key key;
+    size_t first = out->n;
+    int rc;
+
+    if (!wordcache_key(&key, word, len)) {
+        return encode_new(b, word, len, out, e);
     }
-    hash = hash_more(HASH_START, word, len);
-    c = cache_lock(b, hash, &set);
-    if (c->hash == hash && c->len == len && memcmp(c->key, word, len) == 0) {
-        rc = bpe_ids_add(out, c->ids, c->n);
-        pthread_mutex_unlock(&set->lock);
-        return rc ? ERR(e, STATUS_NOMEM, "no memory for %zu tokens", out->n) : 0;
+    rc = wordcache_get(b->cache, &key, out);
+    if (rc) {
+        return rc < 0 ? ERR(e, STATUS_NOMEM, "no memory for %zu tokens", out->n) : 0;
     }
-    pthread_mutex_unlock(&set->lock);
-    rc = merge_word(b, word, len, out, e);
-    if (rc == 0 && out->n > first && out->n - first <= CACHE_TOKENS) {
-        c = cache_lock(b, hash, &set);
-        c->hash = hash;
-        c->len = (uint8_t)len;
-        c->n = (uint8_t)(out->n - first);
-        memcpy(c->key, word, len);
-        memcpy(c->ids, out->v + first, c->n * sizeof *c->ids);
-        pthread_mutex_unlock(&set->lock);
+    rc = encode_new(b, word, len, out, e);
+    if (rc == 0) {
+        wordcache_put(b->cache, &key, out->v + first, out->n - first);
     }
     return rc;
+}
+
+/* Cuts the word between characters that no merge joins; both must be tokens, because an unknown
+ * one may share its token with its neighbours. */
+static int encode_cut(const struct bpe *b, const char *s, size_t n, struct tokids *out,
+                      struct err *e)
+{
+    size_t from = 0;
+    size_t i = 0;
+    uint32_t last = 0;
+    int known = 0;
+    int rc = 0;
+
+    while (i < n && rc == 0) {
+        uint32_t cp;
+        size_t k = unicode_next(s + i, &cp);
+        int ok = (cp < CHAR_IDS ? b->char_id[cp] : vocab_id(b->v, s + i, k)) >= 0;
+        if (ok && known) {
+            size_t bit = joint_bit(last, cp);
+            if (!(b->joints[bit / 64] >> bit % 64 & 1)) {
+                rc = encode_cached(b, s + from, i - from, out, e);
+                from = i;
+            }
+        }
+        known = ok;
+        last = cp;
+        i += k;
+    }
+    return rc ? rc : encode_cached(b, s + from, n - from, out, e);
+}
+
+int bpe_encode(const struct bpe *b, const char *word, size_t len, struct tokids *out, struct err *e)
+{
+    if (len == 0) {
+        return 0;
+    }
+    if (b->joints && len >= CUT_MIN) {
+        return encode_cut(b, word, len, out, e);
+    }
+    return encode_cached(b, word, len, out, e);
 }

@@ -1,13 +1,13 @@
-/* Byte-pair encoding: a vocabulary, ranked merges, and the merging of one word.
+/* Byte-pair encoding: ranked merges over a vocabulary, and the merging of one word.
  *
- *     struct bpe *b = bpe_new();
- *     bpe_read_vocab(b, &scan, e); bpe_read_merges(b, &scan, e);
+ *     struct bpe *b = bpe_new(vocab);
+ *     bpe_read_merges(b, &scan, e);
  *     bpe_finish(b, &options, e);
  *     bpe_encode(b, word, len, &ids, e);       (appends to ids)
  *     bpe_free(b);
  *
  * Merging follows the `tokenizers` package to the letter: lowest rank first, leftmost of equals.
- * After bpe_finish the object is constant apart from a locked cache of words: any thread may
+ * After bpe_finish the object is constant apart from a cache of words without locks: any thread may
  * encode.
  */
 #ifndef TEXT_BPE_H
@@ -16,15 +16,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "text/tokids.h"
+
 struct err;
 struct jscan;
+struct vocab;
 struct bpe;
-
-/* A growing list of token ids; zero it to start, free `v` with mem_free. */
-struct bpe_ids {
-    int32_t *v;
-    size_t n, cap;
-};
 
 struct bpe_options {
     int byte_level;        /* words are bytes, the vocabulary spells them in the byte alphabet */
@@ -32,27 +29,24 @@ struct bpe_options {
     int fuse_unk;          /* neighbouring unknown characters share one unknown token */
     int ignore_merges;     /* a word that is a token is that token */
     const char *unk_token; /* NULL: unknown characters vanish, as in the package */
+    const char *prefix;    /* before every character of a word but the first; NULL: none */
+    const char *suffix;    /* behind the last character of a word; NULL: none */
 };
 
-struct bpe *bpe_new(void);
+/* The vocabulary is borrowed. It must be read before the merges. */
+struct bpe *bpe_new(const struct vocab *v);
 void bpe_free(struct bpe *b);
-/* The value of model.vocab, an object of token text to id. */
-int bpe_read_vocab(struct bpe *b, struct jscan *s, struct err *e);
-/* The value of model.merges, strings "a b" or pairs ["a", "b"]. The vocabulary must be there. */
+/* `prefix` of the options: merged tokens do without it inside. To be set before the merges. */
+void bpe_set_prefix(struct bpe *b, const char *prefix);
+/* The value of model.merges, strings "a b" or pairs ["a", "b"]. */
 int bpe_read_merges(struct bpe *b, struct jscan *s, struct err *e);
+/* One merge, of the next rank. */
+int bpe_merge(struct bpe *b, const char *x, size_t nx, const char *y, size_t ny, struct err *e);
 /* Ends loading. */
 int bpe_finish(struct bpe *b, const struct bpe_options *o, struct err *e);
 
-int32_t bpe_id(const struct bpe *b, const char *text, size_t len); /* -1: no such token */
-/* The token's text in the vocabulary, NUL-terminated; NULL when the id is free. */
-const char *bpe_text(const struct bpe *b, int32_t id, size_t *len);
-int32_t bpe_max_id(const struct bpe *b); /* -1 when empty */
-size_t bpe_count(const struct bpe *b);   /* number of tokens */
-
 /* Appends the tokens of one word: any bytes with byte_level, else valid UTF-8. */
-int bpe_encode(const struct bpe *b, const char *word, size_t len, struct bpe_ids *out,
+int bpe_encode(const struct bpe *b, const char *word, size_t len, struct tokids *out,
                struct err *e);
-/* Appends n ids. 0 or STATUS_NOMEM. */
-int bpe_ids_add(struct bpe_ids *l, const int32_t *ids, size_t n);
 
 #endif

@@ -37,6 +37,7 @@ struct pretok {
     int n;
     int byte_level;
     int spelled;
+    int shadows; /* some stage looks at shadows */
 };
 
 /* ---- reading the description ---- */
@@ -176,6 +177,9 @@ int pretok_open(const json_t *spec, struct pretok **out, struct err *e)
         pretok_close(p);
         return rc;
     }
+    for (i = 0; i < p->n; i++) {
+        p->shadows |= p->stage[i].rx && !rx_words(p->stage[i].rx);
+    }
     for (i = 0; i + 1 < p->n; i++) {
         if (p->stage[i].kind == STAGE_BYTES) {
             p->stage[i].spell = 1;
@@ -198,6 +202,21 @@ void pretok_close(struct pretok *p)
         mem_free(p->stage[i].literal);
     }
     mem_free(p);
+}
+
+const struct words *pretok_words(const struct pretok *p)
+{
+    const struct stage *a = &p->stage[0];
+    const struct stage *b = &p->stage[1];
+
+    if (p->n == 1 && a->kind == STAGE_BYTES && !a->prefix_space) {
+        return rx_words(a->rx);
+    }
+    if (p->n == 2 && a->kind == STAGE_SPLIT && a->behavior == ISOLATED && b->kind == STAGE_BYTES &&
+        !b->prefix_space && !b->rx) {
+        return rx_words(a->rx);
+    }
+    return NULL;
 }
 
 int pretok_is_byte_level(const struct pretok *p)
@@ -584,9 +603,11 @@ int pretok_run(const struct pretok *p, const char *s, size_t n, int first, struc
     if (n == 0) {
         return 0;
     }
-    shadow = unicode_shadow(s, n, &oom);
-    if (oom) {
-        return ERR(e, STATUS_NOMEM, "no memory to tokenize %zu bytes", n);
+    if (p->shadows) {
+        shadow = unicode_shadow(s, n, &oom);
+        if (oom) {
+            return ERR(e, STATUS_NOMEM, "no memory to tokenize %zu bytes", n);
+        }
     }
     whole.shadow = shadow ? shadow : s;
     give(w, &whole, 0, n);

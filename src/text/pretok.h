@@ -48,6 +48,9 @@ int pretok_open(const json_t *spec, struct pretok **out, struct err *e);
 void pretok_close(struct pretok *p);
 /* 1 when words leave as bytes for a byte-level vocabulary. */
 int pretok_is_byte_level(const struct pretok *p);
+/* When all that is done is to cut text at the matches of one well-known pattern: its matcher, for
+ * a caller that takes the words one by one. Else NULL. */
+const struct words *pretok_words(const struct pretok *p);
 
 void pretok_work_init(struct pretok_work *w);
 void pretok_work_fini(struct pretok_work *w);

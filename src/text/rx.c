@@ -15,6 +15,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "text/unicode.h"
+#include "text/words.h"
 
 #define PATTERN_MAX (1u << 16)
 #define MATCH_LIMIT 1000000000u
@@ -36,6 +37,7 @@
     "\\x{2060}-\\x{2FFF}\\x{3001}-\\x{10FFFF}"
 
 struct rx {
+    const struct words *words; /* then there is no code */
     pcre2_code *code;
     int jit;
 };
@@ -441,6 +443,23 @@ int rx_translate(const char *pattern, size_t len, struct buf *out, struct err *e
 
 int rx_open(const char *pattern, size_t len, struct rx **out, struct err *e)
 {
+    const struct words *w = words_find(pattern, len);
+
+    if (!w) {
+        return rx_open_pcre(pattern, len, out, e);
+    }
+    *out = mem_alloc(sizeof **out);
+    (*out)->words = w;
+    return 0;
+}
+
+const struct words *rx_words(const struct rx *r)
+{
+    return r ? r->words : NULL;
+}
+
+int rx_open_pcre(const char *pattern, size_t len, struct rx **out, struct err *e)
+{
     pcre2_compile_context *cc = NULL;
     struct rx *r = NULL;
     struct buf b;
@@ -545,6 +564,14 @@ static int search(const struct rx_iter *it, struct rx_scratch *w)
 
 int rx_next(struct rx_iter *it, struct rx_scratch *w, size_t *start, size_t *end, struct err *e)
 {
+    if (it->rx->words) {
+        *start = it->pos;
+        if (!words_next(it->rx->words, it->s, it->n, start, end)) {
+            return STATUS_END;
+        }
+        it->pos = *end;
+        return STATUS_OK;
+    }
     if (!scratch_ready(w)) {
         return ERR(e, STATUS_NOMEM, "no memory to match a regex");
     }

@@ -16,6 +16,7 @@
 struct err;
 struct buf;
 struct rx;
+struct words;
 
 struct rx_scratch {
     void *match;   /* pcre2_match_data, made on first use */
@@ -31,6 +32,10 @@ struct rx_iter {
 
 /* STATUS_UNSUPPORTED names the construct that has no translation; STATUS_FORMAT a syntax error. */
 int rx_open(const char *pattern, size_t len, struct rx **out, struct err *e);
+/* The same, always with PCRE2: rx_open gives well-known patterns to the matchers of words.h. */
+int rx_open_pcre(const char *pattern, size_t len, struct rx **out, struct err *e);
+/* The matcher by hand, or NULL. It needs no shadow (unicode.h) of its text. */
+const struct words *rx_words(const struct rx *r);
 void rx_close(struct rx *r);
 
 void rx_scratch_init(struct rx_scratch *w);

@@ -20,11 +20,12 @@
 #include "text/pretok.h"
 #include "text/textnorm.h"
 #include "text/unicode.h"
+#include "text/vocab.h"
+#include "text/words.h"
 
 #define TEXT_MAX  ((size_t)1 << 28)
 #define NORM_MAX  ((size_t)1 << 31)
 #define ADDED_MAX (1u << 20)
-#define ID_MAX    ((1 << 24) - 1)
 
 /* One id: where its bytes are, and what it is. */
 struct entry {
@@ -35,6 +36,7 @@ struct entry {
     uint32_t ntext;
 };
 struct tokenizer {
+    struct vocab *vocab;
     struct bpe *bpe;
     struct textnorm *norm;
     struct pretok *pretok;
@@ -46,14 +48,14 @@ struct tokenizer {
     struct entry *entry; /* by id */
     int32_t size;
     struct buf bytes; /* of all tokens */
-    struct bpe_ids prefix, suffix;
+    struct tokids prefix, suffix;
 };
 
 /* ---- opening: the two large parts ---- */
 
 struct loader {
     struct jscan s;
-    struct bpe *bpe;
+    struct tokenizer *t;
     struct buf small;   /* the file without its large parts */
     const char *copied; /* up to here it is in `small` */
     const char *merges; /* merges seen before the vocabulary; NULL: none */
@@ -92,10 +94,10 @@ static int load_model(struct loader *l, struct err *e)
         c = jscan_peek(s);
         from = s->p;
         if (vocab && c == '{') {
-            rc = bpe_read_vocab(l->bpe, s, e);
+            rc = vocab_read(l->t->vocab, s, e);
             l->have_vocab = 1;
         } else if (merges && c == '[' && l->have_vocab) {
-            rc = bpe_read_merges(l->bpe, s, e);
+            rc = bpe_read_merges(l->t->bpe, s, e);
         } else {
             jscan_skip(s);
             if (merges && c == '[') {
@@ -110,9 +112,9 @@ static int load_model(struct loader *l, struct err *e)
 }
 
 /* Reads vocabulary and merges into the model and everything else into *root. */
-static int load_json(const char *json, struct bpe *bpe, json_t **root, struct err *e)
+static int load_json(struct tokenizer *t, const char *json, json_t **root, struct err *e)
 {
-    struct loader l = {.bpe = bpe};
+    struct loader l = {.t = t};
     json_error_t je;
     const char *key;
     size_t n;
@@ -136,9 +138,10 @@ static int load_json(const char *json, struct bpe *bpe, json_t **root, struct er
     if (rc == 0 && !l.s.bad && l.merges) {
         const char *end = l.s.p;
         l.s.p = l.merges;
-        rc = bpe_read_merges(bpe, &l.s, e);
+        rc = bpe_read_merges(t->bpe, &l.s, e);
         l.s.p = rc ? l.s.p : end;
     }
+    rc = rc ? rc : vocab_finish(t->vocab, e);
     if (rc == 0 && l.s.bad) {
         rc = ERR(e, STATUS_FORMAT, "%s at byte %zu", l.s.bad, (size_t)(l.s.p - json));
     }
@@ -215,7 +218,7 @@ static int flag(const json_t *o, const char *key, int absent)
 /* The id the package gives: that of the same text in the model, else the next after all ids. */
 static int32_t added_id(const struct tokenizer *t, const char *s, size_t n, int32_t max_added)
 {
-    int32_t id = bpe_id(t->bpe, s, n);
+    int32_t id = vocab_id(t->vocab, s, n);
     int64_t known;
 
     if (map_get(&t->by_text, s, n, &known)) {
@@ -224,7 +227,8 @@ static int32_t added_id(const struct tokenizer *t, const char *s, size_t n, int3
     if (id >= 0) {
         return id;
     }
-    return max_added >= (int32_t)bpe_count(t->bpe) ? max_added + 1 : (int32_t)bpe_count(t->bpe);
+    return max_added >= (int32_t)vocab_count(t->vocab) ? max_added + 1
+                                                       : (int32_t)vocab_count(t->vocab);
 }
 
 static int entries_room(struct tokenizer *t, int32_t id)
@@ -296,7 +300,7 @@ static int read_added(struct tokenizer *t, const json_t *spec, int32_t *max_adde
         return ERR(e, STATUS_FORMAT, "an added token of %zu bytes is too long", a.len);
     }
     a.id = added_id(t, a.text, a.len, *max_added);
-    if (a.id > ID_MAX || !entries_room(t, a.id)) {
+    if (a.id > VOCAB_ID_MAX || !entries_room(t, a.id)) {
         return ERR(e, STATUS_NOMEM, "added token '%.100s': no room for id %d", a.text, a.id);
     }
     if (json_is_integer(wanted) && json_integer_value(wanted) != a.id) {
@@ -353,7 +357,7 @@ static const char *token_text(const struct tokenizer *t, int32_t id, size_t *n)
         *n = t->entry[id].ntext;
         return t->entry[id].text;
     }
-    return bpe_text(t->bpe, id, n);
+    return vocab_text(t->vocab, id, n);
 }
 
 /* Writes the bytes of every token into one block, and finds the highest id. */
@@ -366,7 +370,7 @@ static int open_bytes(struct tokenizer *t, struct err *e)
     for (id = 0; id < t->size; id++) {
         struct entry *en = &t->entry[id];
         const char *s;
-        if (bpe_text(t->bpe, id, &n)) {
+        if (vocab_text(t->vocab, id, &n)) {
             en->used = 1;
         }
         s = token_text(t, id, &n);
@@ -386,25 +390,25 @@ static int open_bytes(struct tokenizer *t, struct err *e)
 
 /* ---- opening: the post-processor ---- */
 
-static int ids_add(struct bpe_ids *l, const json_t *id, struct err *e)
+static int ids_add(struct tokids *l, const json_t *id, struct err *e)
 {
     json_int_t k = json_is_integer(id) ? json_integer_value(id) : -1;
     int32_t v = (int32_t)k;
 
-    if (k < 0 || k > ID_MAX) {
+    if (k < 0 || k > VOCAB_ID_MAX) {
         return ERR(e, STATUS_FORMAT, "post-processor: a token id is not a number from 0 to %d",
-                   ID_MAX);
+                   VOCAB_ID_MAX);
     }
-    return bpe_ids_add(l, &v, 1) ? ERR(e, STATUS_NOMEM, "no memory for the post-processor") : 0;
+    return tokids_add(l, &v, 1) ? ERR(e, STATUS_NOMEM, "no memory for the post-processor") : 0;
 }
 
 /* Puts ids outside what is there: before the prefix, after the suffix. */
-static int wrap(struct tokenizer *t, struct bpe_ids *before, const struct bpe_ids *after,
+static int wrap(struct tokenizer *t, struct tokids *before, const struct tokids *after,
                 struct err *e)
 {
-    struct bpe_ids old = t->prefix;
+    struct tokids old = t->prefix;
 
-    if (bpe_ids_add(before, old.v, old.n) || bpe_ids_add(&t->suffix, after->v, after->n)) {
+    if (tokids_add(before, old.v, old.n) || tokids_add(&t->suffix, after->v, after->n)) {
         return ERR(e, STATUS_NOMEM, "no memory for the post-processor");
     }
     t->prefix = *before;
@@ -417,7 +421,7 @@ static int read_template(struct tokenizer *t, const json_t *spec, struct err *e)
 {
     const json_t *list = json_object_get(spec, "single");
     const json_t *table = json_object_get(spec, "special_tokens");
-    struct bpe_ids side[2] = {{0}};
+    struct tokids side[2] = {{0}};
     int seen = 0;
     size_t i, k;
     int rc = 0;
@@ -453,7 +457,7 @@ static int read_cls_sep(struct tokenizer *t, const json_t *spec, struct err *e)
 {
     const json_t *cls = json_array_get(json_object_get(spec, "cls"), 1);
     const json_t *sep = json_array_get(json_object_get(spec, "sep"), 1);
-    struct bpe_ids side[2] = {{0}};
+    struct tokids side[2] = {{0}};
     int rc = ids_add(&side[0], cls, e);
 
     rc = rc ? rc : ids_add(&side[1], sep, e);
@@ -510,14 +514,15 @@ int tokenizer_open(const char *json, struct tokenizer **out, struct err *e)
     map_init(&t->by_text);
     arena_init(&t->texts, 1u << 14);
     buf_init(&t->bytes, UINT32_MAX - 1);
-    t->bpe = bpe_new();
-    rc = load_json(json, t->bpe, &root, e);
+    t->vocab = vocab_new();
+    t->bpe = bpe_new(t->vocab);
+    rc = load_json(t, json, &root, e);
     rc = rc ? rc : pretok_open(json_object_get(root, "pre_tokenizer"), &t->pretok, e);
     rc = rc ? rc : open_model(t, json_object_get(root, "model"), e);
     rc = rc ? rc : textnorm_open(json_object_get(root, "normalizer"), &t->norm, e);
     rc = rc ? rc : detok_open(json_object_get(root, "decoder"), &t->detok, e);
-    if (rc == 0 && !entries_room(t, bpe_max_id(t->bpe))) {
-        rc = ERR(e, STATUS_NOMEM, "no memory for %d tokens", bpe_max_id(t->bpe));
+    if (rc == 0 && !entries_room(t, vocab_max_id(t->vocab))) {
+        rc = ERR(e, STATUS_NOMEM, "no memory for %d tokens", vocab_max_id(t->vocab));
     }
     rc = rc ? rc : open_added(t, json_object_get(root, "added_tokens"), e);
     rc = rc ? rc : open_bytes(t, e);
@@ -537,6 +542,7 @@ void tokenizer_close(struct tokenizer *t)
         return;
     }
     bpe_free(t->bpe);
+    vocab_free(t->vocab);
     textnorm_close(t->norm);
     pretok_close(t->pretok);
     detok_close(t->detok);
@@ -563,7 +569,7 @@ int32_t tokenizer_id(const struct tokenizer *t, const char *token)
     size_t n = strlen(token);
     int64_t id;
 
-    return map_get(&t->by_text, token, n, &id) ? (int32_t)id : bpe_id(t->bpe, token, n);
+    return map_get(&t->by_text, token, n, &id) ? (int32_t)id : vocab_id(t->vocab, token, n);
 }
 
 int tokenizer_is_special(const struct tokenizer *t, int32_t id)
@@ -586,14 +592,28 @@ struct encoder {
     const struct tokenizer *t;
     struct pretok_work work;
     struct buf norm;
-    struct bpe_ids ids;
+    struct tokids ids;
     struct err *e;
 };
 
 static int encode_words(struct encoder *c, const char *s, size_t n, int first)
 {
+    const struct words *w = pretok_words(c->t->pretok);
     size_t i;
-    int rc = pretok_run(c->t->pretok, s, n, first, &c->work, c->e);
+    int rc = 0;
+
+    if (w) { /* the everyday case: no list of words is made */
+        size_t done = 0;
+        size_t a = 0;
+        size_t b;
+        while (rc == 0 && words_next(w, s, n, &a, &b)) {
+            rc = a > done ? bpe_encode(c->t->bpe, s + done, a - done, &c->ids, c->e) : 0;
+            rc = rc ? rc : bpe_encode(c->t->bpe, s + a, b - a, &c->ids, c->e);
+            a = done = b;
+        }
+        return rc || done == n ? rc : bpe_encode(c->t->bpe, s + done, n - done, &c->ids, c->e);
+    }
+    rc = pretok_run(c->t->pretok, s, n, first, &c->work, c->e);
 
     for (i = 0; i < c->work.n && rc == 0; i++) {
         rc = bpe_encode(c->t->bpe, c->work.piece[i].s, c->work.piece[i].n, &c->ids, c->e);
@@ -617,7 +637,7 @@ static int encode_split(struct encoder *c, const struct added *a, const char *s,
             rc = encode_part(c, s + done, hit.start - done, first && done == 0, normalized);
         }
         /* A token all of whose text an earlier one took as its white space is gone with it. */
-        if (rc == 0 && hit.start < hit.end && bpe_ids_add(&c->ids, &hit.id, 1)) {
+        if (rc == 0 && hit.start < hit.end && tokids_add(&c->ids, &hit.id, 1)) {
             rc = ERR(c->e, STATUS_NOMEM, "no memory for %zu tokens", c->ids.n);
         }
         done = hit.end;
@@ -665,11 +685,11 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, in
         text = fixed;
         rc = fixed ? 0 : ERR(e, STATUS_NOMEM, "no memory to tokenize text");
     }
-    if (rc == 0 && bpe_ids_add(&c.ids, t->prefix.v, add_special ? t->prefix.n : 0)) {
+    if (rc == 0 && tokids_add(&c.ids, t->prefix.v, add_special ? t->prefix.n : 0)) {
         rc = ERR(e, STATUS_NOMEM, "no memory to tokenize text");
     }
     rc = rc ? rc : encode_split(&c, &t->raw, text, len, 1, 0);
-    if (rc == 0 && bpe_ids_add(&c.ids, t->suffix.v, add_special ? t->suffix.n : 0)) {
+    if (rc == 0 && tokids_add(&c.ids, t->suffix.v, add_special ? t->suffix.n : 0)) {
         rc = ERR(e, STATUS_NOMEM, "no memory to tokenize text");
     }
     if (rc == 0) {

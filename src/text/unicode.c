@@ -254,6 +254,41 @@ int unicode_is_word(uint32_t cp)
     }
 }
 
+enum unicode_class unicode_class(uint32_t cp)
+{
+    if (cp == '\r' || cp == '\n') {
+        return UNICODE_NEWLINE;
+    }
+    if (unicode_is_space(cp)) {
+        return UNICODE_SPACE;
+    }
+    switch (utf8proc_category((utf8proc_int32_t)standin(cp))) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LT: return UNICODE_UPPER;
+    case UTF8PROC_CATEGORY_LL: return UNICODE_LOWER;
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO: return UNICODE_CASELESS;
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME: return UNICODE_MARK;
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_NO: return UNICODE_NUMBER;
+    case UTF8PROC_CATEGORY_PC:
+    case UTF8PROC_CATEGORY_PD:
+    case UTF8PROC_CATEGORY_PS:
+    case UTF8PROC_CATEGORY_PE:
+    case UTF8PROC_CATEGORY_PI:
+    case UTF8PROC_CATEGORY_PF:
+    case UTF8PROC_CATEGORY_PO: return UNICODE_PUNCT;
+    case UTF8PROC_CATEGORY_SM:
+    case UTF8PROC_CATEGORY_SC:
+    case UTF8PROC_CATEGORY_SK:
+    case UTF8PROC_CATEGORY_SO: return UNICODE_SYMBOL;
+    default: return UNICODE_OTHER;
+    }
+}
+
 char *unicode_shadow(const char *s, size_t n, int *oom)
 {
     char *out = NULL;

@@ -31,6 +31,23 @@ size_t unicode_width(unsigned char first);
 /* Writes cp (a valid code point) and returns its length. */
 size_t unicode_put(uint32_t cp, char out[4]);
 
+/* What the patterns of tokenizers tell apart. */
+enum unicode_class {
+    UNICODE_OTHER,
+    UNICODE_UPPER,    /* Lu, Lt */
+    UNICODE_LOWER,    /* Ll */
+    UNICODE_CASELESS, /* Lm, Lo */
+    UNICODE_MARK,
+    UNICODE_NUMBER,
+    UNICODE_PUNCT,
+    UNICODE_SYMBOL,
+    UNICODE_SPACE,   /* White_Space, but for */
+    UNICODE_NEWLINE, /* \r and \n */
+    UNICODE_NCLASSES
+};
+
+/* The class of any code point, as the package's regex library has it. */
+enum unicode_class unicode_class(uint32_t cp);
 int unicode_is_space(uint32_t cp);   /* White_Space */
 int unicode_is_numeric(uint32_t cp); /* Nd, Nl, No */
 int unicode_is_word(uint32_t cp);    /* Alphabetic, M, Nd, Pc, Join_Control */

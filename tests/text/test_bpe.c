@@ -5,6 +5,22 @@
 #include "base/status.h"
 #include "text/bpe.h"
 #include "text/jscan.h"
+#include "text/vocab.h"
+
+/* The vocabulary of the model that is open. */
+static struct vocab *voc;
+
+static struct bpe *new_bpe(void)
+{
+    voc = vocab_new();
+    return bpe_new(voc);
+}
+
+static void free_bpe(struct bpe *b)
+{
+    bpe_free(b);
+    vocab_free(voc);
+}
 
 static int load(struct bpe *b, const char *vocab, const char *merges, struct err *e)
 {
@@ -12,7 +28,8 @@ static int load(struct bpe *b, const char *vocab, const char *merges, struct err
     int rc;
 
     jscan_init(&s, vocab, strlen(vocab));
-    rc = bpe_read_vocab(b, &s, e);
+    rc = vocab_read(voc, &s, e);
+    rc = rc ? rc : vocab_finish(voc, e);
     jscan_fini(&s);
     if (rc) {
         return rc;
@@ -25,7 +42,7 @@ static int load(struct bpe *b, const char *vocab, const char *merges, struct err
 
 static struct bpe *open_bpe(const char *vocab, const char *merges, const struct bpe_options *o)
 {
-    struct bpe *b = bpe_new();
+    struct bpe *b = new_bpe();
     struct err e = {0};
 
     assert_ok(load(b, vocab, merges, &e), &e);
@@ -40,7 +57,7 @@ static const char *encode(const struct bpe *b, const char *word)
     int k;
 
     for (k = 0; k < 2; k++) {
-        struct bpe_ids ids = {0};
+        struct tokids ids = {0};
         struct err e = {0};
         size_t i;
         out[k][0] = 0;
@@ -71,15 +88,15 @@ static void test_ranks(void **state)
     assert_string_equal(encode(b, "aabc"), "0 5");
     assert_string_equal(encode(b, "cab"), "2 3");
     assert_string_equal(encode(b, ""), "");
-    bpe_free(b);
+    free_bpe(b);
     b = open_bpe(vocab, "[[\"a\",\"b\"],[\"b\",\"c\"],[\"a\",\"\\u0062c\"]]", &o);
     assert_string_equal(encode(b, "abc"), "3 2");
     assert_string_equal(encode(b, "bcabc"), "4 3 2");
-    bpe_free(b);
+    free_bpe(b);
     /* a pair given twice has the rank of its last mention */
     b = open_bpe(vocab, "[\"a b\",\"b c\",\"a b\"]", &o);
     assert_string_equal(encode(b, "abc"), "0 4");
-    bpe_free(b);
+    free_bpe(b);
 }
 
 static void test_lookup(void **state)
@@ -89,19 +106,19 @@ static void test_lookup(void **state)
     size_t n;
     (void)state;
 
-    assert_int_equal(bpe_count(b), 4);
-    assert_int_equal(bpe_max_id(b), 9);
-    assert_int_equal(bpe_id(b, "a", 1), 7);
-    assert_int_equal(bpe_id(b, "", 0), 3);
-    assert_int_equal(bpe_id(b, "\xF0\x9F\x98\x80", 4), 9);
-    assert_int_equal(bpe_id(b, "\xC3\xA9\n", 3), 1);
-    assert_int_equal(bpe_id(b, "b", 1), -1);
-    assert_string_equal(bpe_text(b, 9, &n), "\xF0\x9F\x98\x80");
+    assert_int_equal(vocab_count(voc), 4);
+    assert_int_equal(vocab_max_id(voc), 9);
+    assert_int_equal(vocab_id(voc, "a", 1), 7);
+    assert_int_equal(vocab_id(voc, "", 0), 3);
+    assert_int_equal(vocab_id(voc, "\xF0\x9F\x98\x80", 4), 9);
+    assert_int_equal(vocab_id(voc, "\xC3\xA9\n", 3), 1);
+    assert_int_equal(vocab_id(voc, "b", 1), -1);
+    assert_string_equal(vocab_text(voc, 9, &n), "\xF0\x9F\x98\x80");
     assert_int_equal(n, 4);
-    assert_null(bpe_text(b, 0, &n));
-    assert_null(bpe_text(b, 10, &n));
-    assert_null(bpe_text(b, -1, &n));
-    bpe_free(b);
+    assert_null(vocab_text(voc, 0, &n));
+    assert_null(vocab_text(voc, 10, &n));
+    assert_null(vocab_text(voc, -1, &n));
+    free_bpe(b);
 }
 
 static void test_unknown(void **state)
@@ -113,19 +130,19 @@ static void test_unknown(void **state)
 
     b = open_bpe(vocab, "[\"a b\"]", &o);
     assert_string_equal(encode(b, "axxb"), "3"); /* unknown characters vanish before merging */
-    bpe_free(b);
+    free_bpe(b);
     o.unk_token = "<unk>";
     b = open_bpe(vocab, "[\"a b\"]", &o);
     assert_string_equal(encode(b, "axxb\xC3\xA9"), "1 0 0 2 0");
-    bpe_free(b);
+    free_bpe(b);
     o.fuse_unk = 1;
     b = open_bpe(vocab, "[\"a b\"]", &o);
     assert_string_equal(encode(b, "axxb\xC3\xA9y"), "1 0 2 0");
-    bpe_free(b);
+    free_bpe(b);
     o.byte_fallback = 1;
     b = open_bpe(vocab, "[\"a b\"]", &o);
     assert_string_equal(encode(b, "ab\xC3\xA9x"), "3 4 5 0");
-    bpe_free(b);
+    free_bpe(b);
 }
 
 static void test_byte_level(void **state)
@@ -140,12 +157,12 @@ static void test_byte_level(void **state)
     b = open_bpe(vocab, "[\"\\u0120 a\",\"\\u00c3 \\u00a9\"]", &o);
     assert_string_equal(encode(b, " a\xC3\xA9"), "4 5");
     assert_string_equal(encode(b, "a\xC3\xA9"), "1 5");
-    bpe_free(b);
+    free_bpe(b);
     o.ignore_merges = 1;
     b = open_bpe(vocab, "[\"\\u0120 a\",\"\\u00c3 \\u00a9\"]", &o);
     assert_string_equal(encode(b, "a\xC3\xA9"), "6");
     assert_string_equal(encode(b, "a\xC3\xA9 a"), "1 5 4");
-    bpe_free(b);
+    free_bpe(b);
 }
 
 /* Merging by heap equals the plain rule "merge the best pair, leftmost first, until none is left".
@@ -202,7 +219,7 @@ static void test_against_plain_rule(void **state)
         }
         assert_string_equal(encode(b, word), want);
     }
-    bpe_free(b);
+    free_bpe(b);
 }
 
 static void test_refusals(void **state)
@@ -234,13 +251,13 @@ static void test_refusals(void **state)
     (void)state;
 
     for (i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct bpe *b = bpe_new();
+        struct bpe *b = new_bpe();
         struct err e = {0};
         int rc = load(b, cases[i].vocab, cases[i].merges, &e);
         if (rc != STATUS_FORMAT || !strstr(e.msg, cases[i].word)) {
             fail_msg("%s %s: status %d, '%s'", cases[i].vocab, cases[i].merges, rc, e.msg);
         }
-        bpe_free(b);
+        free_bpe(b);
     }
 }
 

@@ -1,0 +1,42 @@
+/* A cache of encoded words for many threads: the words of real text repeat.
+ *
+ *     struct wordcache *c = wordcache_new();
+ *     struct wordcache_key k;
+ *     if (wordcache_key(&k, word, len)) {              (0: too long to be kept)
+ *         if (!wordcache_get(c, &k, &ids)) {
+ *             ... encode it, ids from `first` on ...
+ *             wordcache_put(c, &k, ids.v + first, ids.n - first);
+ *         }
+ *     }
+ *     wordcache_free(c);
+ *
+ * No locks: a reader that meets a writer sees a miss. Memory is fixed, old words are overwritten.
+ */
+#ifndef TEXT_WORDCACHE_H
+#define TEXT_WORDCACHE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct tokids;
+struct wordcache;
+
+enum { WORDCACHE_WORDS = 7, WORDCACHE_BYTES = 8 * WORDCACHE_WORDS, WORDCACHE_IDS = 16 };
+
+struct wordcache_key {
+    uint64_t w[WORDCACHE_WORDS]; /* the bytes, zeros behind them; only the first n are set */
+    uint64_t hash;
+    unsigned n, len;
+};
+
+struct wordcache *wordcache_new(void);
+void wordcache_free(struct wordcache *c); /* NULL is fine */
+/* 1, or 0 when the word is empty or too long. */
+int wordcache_key(struct wordcache_key *k, const char *s, size_t len);
+/* Appends the ids of the word: 1 found, 0 not there, STATUS_NOMEM. */
+int wordcache_get(const struct wordcache *c, const struct wordcache_key *k, struct tokids *out);
+/* More ids than WORDCACHE_IDS are not kept. */
+void wordcache_put(struct wordcache *c, const struct wordcache_key *k, const int32_t *ids,
+                   size_t n);
+
+#endif
