@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Our tokenizer against the `tokenizers` package: every tokenizer in the test data and some tiny ones
+# trained here, on every text of text/, gsm8k/ and math/, on the golden encodings, on every character
+# of Unicode and on TOKENIZERS_RANDOM random strings each (20,000). Arguments, if any, name the
+# tokenizers to take. About 10 minutes of CPU for all; CI takes a quarter of them, by the commit's
+# hash. Last line: tokenizers=N lines=M mismatched=K
+
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+lib_data
+lib_python
+
+build=${MILES_BUILD:-$ROOT/build}
+[ -f "$build/CMakeCache.txt" ] ||
+    lib_die "no build in $build: run cmake -S . -B build, or set MILES_BUILD"
+cmake --build "$build" --target tok_pipe >&2
+if [ $# = 0 ] && [ "${CI:-}" = true ]; then
+    quarter=$((16#$(git -C "$ROOT" rev-parse --short=4 HEAD | cut -c1-4) % 4))
+    case $quarter in
+    0) set -- smollm2 qwen2.5 llama-3.1 mistral-nemo llama-2 ;;
+    1) set -- smollm2 qwen3 gpt2 gpt-oss mistral-7b-v0.3 ;;
+    2) set -- smollm2 qwen3.6 deepseek-v3 cl100k phi-3 ;;
+    *) set -- smollm2 deepseek-v4 gpt-neox-20b claude-legacy gemma-4 ;;
+    esac
+    lib_say "tokenizers of this commit: $*"
+fi
+exec env MILES_TEST_DATA="$DATA" "$PYTHON" "$ROOT/tests/live/tokenizer_parity.py" \
+    "$build/tok_pipe" "$@"
