@@ -10,7 +10,7 @@ MILES=${MILES_BUILD:-$ROOT/build}/miles
 
 flags() {
     echo "<!-- Made by tools/flags_doc.sh from the option tables: do not edit. -->"
-    for command in train generate chat serve router; do
+    for command in train generate chat serve router data; do
         "$MILES" $command --help-markdown
         echo
     done | sed '$d'

@@ -130,13 +130,11 @@ static uint64_t mt_bits(struct rng_py *r, int k)
 
 int64_t rng_py_randbelow(struct rng_py *r, int64_t n)
 {
-    int k = 0;
+    int k;
     uint64_t v;
 
     ASSERT(n > 0);
-    for (v = (uint64_t)n; v; v >>= 1) {
-        k++;
-    }
+    k = 64 - __builtin_clzll((unsigned long long)n);
     do {
         v = mt_bits(r, k);
     } while (v >= (uint64_t)n);
@@ -148,6 +146,16 @@ void rng_py_shuffle(struct rng_py *r, int64_t *idx, int64_t n)
     for (int64_t i = n - 1; i > 0; i--) {
         int64_t j = rng_py_randbelow(r, i + 1);
         int64_t t = idx[i];
+        idx[i] = idx[j];
+        idx[j] = t;
+    }
+}
+
+void rng_py_shuffle32(struct rng_py *r, uint32_t *idx, int64_t n)
+{
+    for (int64_t i = n - 1; i > 0; i--) {
+        int64_t j = rng_py_randbelow(r, i + 1);
+        uint32_t t = idx[i];
         idx[i] = idx[j];
         idx[j] = t;
     }

@@ -27,5 +27,6 @@ uint32_t rng_py_u32(struct rng_py *r);             /* 32 bits */
 int64_t rng_py_randbelow(struct rng_py *r, int64_t n);
 /* random.shuffle(idx): Fisher-Yates from the end. */
 void rng_py_shuffle(struct rng_py *r, int64_t *idx, int64_t n);
+void rng_py_shuffle32(struct rng_py *r, uint32_t *idx, int64_t n); /* the same order */
 
 #endif

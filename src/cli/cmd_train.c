@@ -66,7 +66,6 @@ struct train {
     struct train_prompts train, eval; /* eval: all sets */
     struct train_prompts *reading;    /* of the set being read */
     int positions;                    /* longest context of the run */
-    int64_t prompt_limit; /* tokens; longer prompts of the set being read are left out */
     int64_t start, num_rollout, sched_pos, critic_pos;
     json_t *state; /* of the checkpoint */
 };
@@ -151,22 +150,23 @@ static void train_count(const struct train *t, struct train_prompts *p, int toke
     p->running += engine_pages(tokens, len - tokens, p->group);
 }
 
-/* Keeps prompts up to the limit and counts them. */
-static int train_keep(void *arg, const struct prompts_row *row, struct err *e)
+/* Tokens of a row's prompt; called from several threads. */
+static int train_tokens(void *arg, const struct prompts_row *row, struct err *e)
 {
     struct train *t = arg;
     int32_t *ids;
     int n, rc = promptenc_encode(&t->enc, row->prompt, row->tools, &ids, &n, e);
     if (rc != STATUS_OK) {
-        err_prefix(e, "line %lld", (long long)row->line);
         return rc;
     }
     mem_free(ids);
-    if (t->prompt_limit != CONF_UNSET && n > t->prompt_limit) {
-        return 0;
-    }
-    train_count(t, t->reading, n);
-    return 1;
+    return n;
+}
+
+static void train_seen(void *arg, int tokens)
+{
+    struct train *t = arg;
+    train_count(t, t->reading, tokens);
 }
 
 static int train_open_data(struct train *t, struct err *e)
@@ -182,15 +182,18 @@ static int train_open_data(struct train *t, struct err *e)
     t->eval.response = o->eval_max_response_len == CONF_UNSET ? 0 : (int)o->eval_max_response_len;
     t->eval.group = (int)o->n_samples_per_eval_prompt;
     t->reading = &t->train;
-    t->prompt_limit = o->rollout_max_prompt_len;
     memset(&p, 0, sizeof p);
+    p.max_tokens = o->rollout_max_prompt_len == CONF_UNSET ? 0 : o->rollout_max_prompt_len;
+    p.threads = (int)o->threads;
+    p.skip_bad = o->skip_bad_lines;
     p.input_key = o->input_key;
     p.label_key = o->label_key;
     p.metadata_key = o->metadata_key;
     p.tool_key = o->tool_key;
     p.seed = (uint64_t)o->rollout_seed;
-    p.keep = train_keep;
-    p.keep_arg = t;
+    p.tokens = train_tokens;
+    p.seen = train_seen;
+    p.arg = t;
     if (rc == STATUS_OK && !o->load_debug_rollout_data) {
         if (!o->prompt_data) {
             return ERR(e, STATUS_INPUT, "--prompt-data is needed");
@@ -199,6 +202,10 @@ static int train_open_data(struct train *t, struct err *e)
         p.shuffle = o->rollout_shuffle;
         p.group_size = o->n_samples_per_prompt;
         rc = prompts_open(&t->data, &p, e);
+        if (rc == STATUS_OK && prompts_measured(t->data) < prompts_count(t->data)) {
+            log_info(DATA, "%lld prompts; lengths of %lld of them, with the longest texts, count",
+                     (long long)prompts_count(t->data), (long long)prompts_measured(t->data));
+        }
         if (rc == STATUS_OK && prompts_dropped(t->data)) {
             log_warn(DATA,
                      "%lld prompts are longer than --rollout-max-prompt-len and were left out",
@@ -206,7 +213,7 @@ static int train_open_data(struct train *t, struct err *e)
         }
     }
     t->reading = &t->eval;
-    t->prompt_limit = o->eval_max_prompt_len;
+    p.max_tokens = o->eval_max_prompt_len == CONF_UNSET ? 0 : o->eval_max_prompt_len;
     p.shuffle = 0;
     p.group_size = o->n_samples_per_eval_prompt;
     p.input_key = o->eval_input_key;

@@ -20,6 +20,7 @@ static const struct {
     {"router", cmd_router, "one address in front of many such servers"},
     {"guard", cmd_guard, "run a command that leaves no process behind"},
     {"import", cmd_import, "write a GGUF file as a Hugging Face folder"},
+    {"data", cmd_data, "check data files and show the order of prompts"},
     {"bench", cmd_bench, "measure this machine and this program"},
 };
 

@@ -34,8 +34,8 @@ struct batch_cfg {
 };
 
 struct batch_item {
-    const struct prompts_row *row;
-    int64_t group_index, index; /* of the first sample */
+    const struct prompts_row *row; /* needed during batch_add only */
+    int64_t group_index, index;    /* of the first sample */
 };
 
 struct batch;

@@ -213,8 +213,9 @@ static int loop_eval_begin(struct loop *l, struct err *e)
     loop_batch_cfg(l, 1, &cfg);
     l->batch = batch_new(&cfg);
     for (int64_t i = 0; rc == STATUS_OK && i < n; i++) {
-        struct batch_item it = {prompts_row(set->data, i), i, i * cfg.n};
-        rc = batch_add(l->batch, &it, e);
+        struct batch_item it = {NULL, i, i * cfg.n};
+        rc = prompts_row(set->data, i, &it.row, e);
+        rc = rc == STATUS_OK ? batch_add(l->batch, &it, e) : rc;
     }
     if (rc != STATUS_OK) {
         return err_prefix(e, "evaluation set %s", set->name);

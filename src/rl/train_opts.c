@@ -33,8 +33,13 @@ const struct conf_opt train_opts_table[] = {
     {"start-rollout-id", CONF_INT, NULL, "[0,1000000000]",
      "first rollout; from the checkpoint when unset", O(start_rollout_id), "checkpoint", NULL},
 
-    {"prompt-data", CONF_STR, NULL, NULL, "JSON lines, with a slice as FILE@[a:b]", O(prompt_data),
-     "data", NULL},
+    {"prompt-data", CONF_STR, NULL, NULL,
+     "JSON lines, a JSON array (also .gz, .zst) or Parquet; a slice as FILE@[a:b]; several with "
+     "commas",
+     O(prompt_data), "data", NULL},
+    {"skip-bad-lines", CONF_SWITCH, NULL, NULL,
+     "rows that cannot be read are counted and left out instead of stopping the run",
+     O(skip_bad_lines), "data", NULL},
     {"input-key", CONF_STR, "input", NULL, "key of the prompt: text or messages", O(input_key),
      "data", NULL},
     {"label-key", CONF_STR, NULL, NULL, "key of the label", O(label_key), "data", NULL},

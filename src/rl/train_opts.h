@@ -29,6 +29,7 @@ struct train_opts {
 
     /* data and batching */
     char *prompt_data, *input_key, *label_key, *metadata_key, *tool_key, *chat_template_path;
+    int skip_bad_lines;
     int apply_chat_template;
     json_t *apply_chat_template_kwargs; /* object */
     int rollout_shuffle;

@@ -69,6 +69,27 @@ static void uniform_golden(void **state)
     assert_true(rng_uniform(42, 1, 7, 2, 1000) == 0x1.565e9e5540a08p-2);
 }
 
+static void shuffle_of_32_bits(void **state)
+{
+    static int64_t a[5000];
+    static uint32_t b[5000];
+    struct rng_py r;
+    (void)state;
+    for (int n = 1; n <= 5000; n += 1 + n / 3) {
+        for (int i = 0; i < n; i++) {
+            a[i] = i;
+            b[i] = (uint32_t)i;
+        }
+        rng_py_seed(&r, (uint64_t)n);
+        rng_py_shuffle(&r, a, n);
+        rng_py_seed(&r, (uint64_t)n);
+        rng_py_shuffle32(&r, b, n);
+        for (int i = 0; i < n; i++) {
+            assert_int_equal(a[i], b[i]);
+        }
+    }
+}
+
 static void shuffle_as_cpython(void **state)
 {
     static const int64_t g42[] = {7, 3, 2, 8, 5, 6, 9, 4, 0, 1};
@@ -140,6 +161,7 @@ int main(void)
         cmocka_unit_test(uniform_depends_on_every_argument),
         cmocka_unit_test(uniform_golden),
         cmocka_unit_test(shuffle_as_cpython),
+        cmocka_unit_test(shuffle_of_32_bits),
         cmocka_unit_test(words_as_cpython),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

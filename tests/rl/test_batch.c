@@ -247,7 +247,8 @@ static void refusals(void **state)
 {
     struct fakeport f;
     struct prompts *p = open_rows(5, 2);
-    struct prompts_row bad = *prompts_row(p, 0);
+    const struct prompts_row *row;
+    struct prompts_row bad;
     struct batch_cfg c;
     struct batch *b;
     struct batch_item it;
@@ -258,9 +259,12 @@ static void refusals(void **state)
     b = batch_new(&c);
     add(b, p, 1);
     f.fail_submit = 2;
-    it = (struct batch_item){prompts_row(p, 3), 1, 2};
+    assert_ok(prompts_row(p, 3, &row, &e), &e);
+    it = (struct batch_item){row, 1, 2};
     assert_int_equal(batch_add(b, &it, &e), STATUS_INPUT);
     assert_string_equal(e.msg, "prompt of line 4: the engine has no room");
+    assert_ok(prompts_row(p, 0, &row, &e), &e);
+    bad = *row;
     bad.prompt = json_array();
     it.row = &bad;
     assert_int_equal(batch_add(b, &it, &e), STATUS_INPUT);

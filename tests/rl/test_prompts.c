@@ -37,6 +37,13 @@ static struct prompts *open_ok(struct prompts_opts o)
     return p;
 }
 
+static const struct prompts_row *row_at(struct prompts *p, int64_t i)
+{
+    const struct prompts_row *r = NULL;
+    assert_ok(prompts_row(p, i, &r, &e), &e);
+    return r;
+}
+
 static void expect(struct prompts *p, const int *rows, int n)
 {
     struct prompts_group g[64];
@@ -105,10 +112,12 @@ static void counters_and_fields(void **state)
     assert_true(json_is_null(g[1].row->label));
     assert_int_equal(json_object_size(g[1].row->metadata), 0);
     assert_int_equal(json_array_size(g[1].row->tools), 0);
-    assert_ptr_equal(prompts_row(p, 1), g[1].row);
+    assert_string_equal(json_string_value(row_at(p, 1)->prompt), "text");
+    assert_int_equal(row_at(p, 1)->line, 4);
+    assert_string_equal(json_string_value(g[1].row->prompt), "text"); /* still there */
     prompts_close(p);
     p = open_ok((struct prompts_opts){.input_key = "q"});
-    assert_null(prompts_row(p, 0)->label);
+    assert_null(row_at(p, 0)->label);
     prompts_close(p);
 }
 
@@ -128,55 +137,96 @@ static void slices(void **state)
         p = open_ok((struct prompts_opts){.path = with});
         assert_int_equal(prompts_count(p), t[i].count);
         snprintf(want, sizeof want, "%d", t[i].first);
-        assert_string_equal(json_string_value(prompts_row(p, 0)->prompt), want);
+        assert_string_equal(json_string_value(row_at(p, 0)->prompt), want);
         prompts_close(p);
     }
 }
 
-static int keep_even(void *arg, const struct prompts_row *row, struct err *err)
+struct lengths {
+    _Atomic int calls;
+    int seen, sum, last;
+};
+
+/* A prompt of n has n tokens. */
+static int tokens_number(void *arg, const struct prompts_row *row, struct err *err)
 {
-    int n = atoi(json_string_value(row->prompt));
+    struct lengths *l = arg;
     (void)err;
-    ++*(int *)arg;
-    return n % 2 == 0;
+    l->calls++;
+    return atoi(json_string_value(row->prompt));
 }
 
-static int keep_fails(void *arg, const struct prompts_row *row, struct err *err)
+static void seen_number(void *arg, int tokens)
+{
+    struct lengths *l = arg;
+    assert_true(tokens >= l->last); /* in file order, whichever thread measured it */
+    l->last = tokens;
+    l->seen++;
+    l->sum += tokens;
+}
+
+static int tokens_fails(void *arg, const struct prompts_row *row, struct err *err)
 {
     (void)arg;
-    if (row->line == 3) {
-        return err ? ERR(err, STATUS_FORMAT, "no template") : STATUS_FORMAT;
+    if (row->line >= 3) {
+        return err && row->line == 3 ? ERR(err, STATUS_FORMAT, "no template") : STATUS_FORMAT;
     }
     return 1;
 }
 
-static int keep_none(void *arg, const struct prompts_row *row, struct err *err)
-{
-    (void)arg;
-    (void)row;
-    (void)err;
-    return 0;
-}
-
 static void filter(void **state)
 {
-    int calls = 0;
-    struct prompts_opts o = {.path = path, .group_size = 1, .keep = keep_fails};
+    struct lengths l = {0};
+    struct prompts_opts o = {.path = path, .group_size = 1, .tokens = tokens_fails};
+    struct prompts_opts few = {.tokens = tokens_number,
+                               .seen = seen_number,
+                               .arg = &l,
+                               .max_tokens = 4999,
+                               .sure_bytes = 32,
+                               .probe = 100};
     struct prompts *p;
     (void)state;
     write_rows(9);
-    p = open_ok((struct prompts_opts){.keep = keep_even, .keep_arg = &calls});
+    p = open_ok((struct prompts_opts){
+        .tokens = tokens_number, .seen = seen_number, .arg = &l, .max_tokens = 4});
     assert_int_equal(prompts_count(p), 5);
     assert_int_equal(prompts_dropped(p), 4);
-    assert_int_equal(calls, 9);
-    assert_string_equal(json_string_value(prompts_row(p, 4)->prompt), "8");
+    assert_int_equal(l.calls, 9);
+    assert_int_equal(l.seen, 5);
+    assert_int_equal(l.sum, 10);
+    assert_int_equal(prompts_measured(p), 5);
+    assert_string_equal(json_string_value(row_at(p, 4)->prompt), "4");
     prompts_close(p);
     assert_int_equal(prompts_open(&p, &o, &e), STATUS_FORMAT);
-    assert_non_null(strstr(e.msg, ":3: no template"));
+    assert_non_null(strstr(e.msg, ":3: no template")); /* the first in the file's order */
     assert_int_equal(prompts_open(&p, &o, NULL), STATUS_FORMAT);
-    o.keep = keep_none;
+    write_rows(1);
+    o.tokens = tokens_number;
+    o.arg = &l;
+    o.max_tokens = 1;
+    assert_int_equal(prompts_open(&p, &o, &e), STATUS_OK);
+    prompts_close(p);
+    write_file("{\"input\": \"7\"}\n");
     assert_int_equal(prompts_open(&p, &o, &e), STATUS_INPUT);
-    assert_non_null(strstr(e.msg, "9 of them too long"));
+    assert_non_null(strstr(e.msg, "1 of them too long"));
+
+    /* lines of up to 32 bytes are known to be short: of these a few are measured all the same */
+    write_rows(10000);
+    memset(&l, 0, sizeof l);
+    p = open_ok(few);
+    assert_int_equal(prompts_count(p), 5000);
+    assert_int_equal(prompts_dropped(p), 5000);
+    assert_int_equal(row_at(p, 4999)->line, 5000);
+    assert_true(l.calls > 9000 && l.calls <= 9000 + 200);
+    prompts_close(p);
+    memset(&l, 0, sizeof l);
+    few.max_tokens = 0; /* no filter: only the probe */
+    p = open_ok(few);
+    assert_int_equal(prompts_count(p), 10000);
+    assert_true(l.calls >= 100 && l.calls <= 201);
+    assert_int_equal(l.seen, l.calls);
+    assert_true(l.last >= 1000); /* longer lines are among them */
+    prompts_close(p);
 }
 
 static void cursor(void **state)
@@ -238,8 +288,9 @@ static void bad_files(void **state)
     char with[80];
     struct prompts *p;
     (void)state;
-    expect_bad("{\"input\": \"a\", \"label\": 1}\n{\"input\": \"b\"\n", ":2: column");
-    expect_bad("\n\n[1]\n", ":3: the line is not a JSON object");
+    expect_bad("{\"input\": \"a\", \"label\": 1}\n{\"input\": \"b\"\n", ":2:13: '}' expected");
+    expect_bad("{\"input\": \"a\", \"label\": 1}\n{\"input\" \"b\"}\n", ":2:12: ':' expected");
+    expect_bad("\n\n[1]\n", ":3: the row is not an object");
     expect_bad("{\"inputs\": \"a\", \"label\": 1}\n", ":1: no key \"input\" (--input-key)");
     expect_bad("{\"input\": \"a\"}\n", ":1: no key \"label\" (--label-key)");
     expect_bad("{\"input\": 3, \"label\": 1}\n", "neither text nor a list of messages");
@@ -249,12 +300,10 @@ static void bad_files(void **state)
                "\"metadata\" is not an object");
     expect_bad("{\"input\": \"a\", \"label\": 1, \"tools\": {}}\n", "not a list of tools");
     expect_bad("{\"input\": \"a\", \"label\": 1, \"tools\": \"[\"}\n", "text that is not JSON");
-    expect_bad("{\"input\": \"a\", \"label\": 1} x\n", ":1: column");
-    expect_bad("{\"input\": \"\xff\", \"label\": 1}\n", ":1: column");
+    expect_bad("{\"input\": \"a\", \"label\": 1} x\n", ":1:");
+    expect_bad("{\"input\": \"\xff\", \"label\": 1}\n", ":1:");
     expect_bad("", "no prompts are left");
     assert_int_equal(prompts_open(&p, &o, &e), STATUS_NOTFOUND);
-    o.path = "x.parquet";
-    assert_int_equal(prompts_open(&p, &o, &e), STATUS_UNSUPPORTED);
     write_rows(3);
     for (int i = 0; i < 5; i++) {
         static const char *const bad[] = {"@[1]", "@[a:b]", "@[1:2:3]", "@[]", "@[5:2]"};
@@ -278,7 +327,7 @@ static void bad_line_outside_slice(void **state)
     write_file("{\"input\": \"a\"}\nnonsense\n{\"input\": \"c\"}\n");
     snprintf(with, sizeof with, "%s@[2:]", path);
     p = open_ok((struct prompts_opts){.path = with});
-    assert_int_equal(prompts_row(p, 0)->line, 3);
+    assert_int_equal(row_at(p, 0)->line, 3);
     prompts_close(p);
 }
 
@@ -313,7 +362,7 @@ static void gsm8k(void **state)
     p = open_ok((struct prompts_opts){
         .path = support_data("gsm8k/train_rl.jsonl"), .input_key = "prompt", .label_key = "label"});
     assert_int_equal(prompts_count(p), 7473);
-    assert_string_equal(json_string_value(prompts_row(p, 1)->label), "10");
+    assert_string_equal(json_string_value(row_at(p, 1)->label), "10");
     prompts_close(p);
 }
 
