@@ -74,6 +74,7 @@ struct parser {
     int ntokens, at;
     struct node *nodes;
     int n, max, depth, failed;
+    int unsure; /* it failed at something that sympy can read */
     struct {
         const char *name;
         int len;
@@ -255,7 +256,7 @@ static size_t number_length(const char *s, const char *end)
         return 0; /* 007 */
     }
     if (q - s == 1 && *s == '0' && end - q > 1 && strchr("xob", *q) && is_digit(q[1])) {
-        return 0; /* 0x1f */
+        return 0; /* 0x1f, which sympy reads */
     }
     if (q < end && *q == '.') {
         q = skip_digits(q + 1, end);
@@ -327,7 +328,7 @@ static void lex_name(struct parser *p, const char *s, size_t n, int call)
     } else if (call && same(s, n, "csc")) {
         add_token(p, T_CSC, 0, s, n);
     } else if (in_list(s, n, words)) {
-        p->failed = 1;
+        p->failed = p->unsure = 1;
     } else if (same(s, n, "pi")) {
         add_token(p, T_PI, 0, s, n);
     } else if (in_list(s, n, greek) || memchr(s, '_', n)) {
@@ -353,6 +354,7 @@ static void lex(struct parser *p, const char *s, const char *end)
             n = number_length(s, end);
             add_token(p, T_NUM, 0, s, n);
             p->failed |= n == 0;
+            p->unsure |= n == 0 && end - s > 2 && *s == '0' && strchr("xob", s[1]);
         } else if (is_name(*s)) {
             while (s + n < end && (is_name(s[n]) || is_digit(s[n]))) {
                 n++;
@@ -363,6 +365,8 @@ static void lex(struct parser *p, const char *s, const char *end)
         } else if (*s == '*' && s + 1 < end && s[1] == '*') {
             n = 2;
             add_token(p, T_POWER, 0, s, 2);
+        } else if (*s == '/' && s + 1 < end && s[1] == '/') {
+            p->failed = p->unsure = 1; /* Python's whole division */
         } else if (strchr("+-*/()!", *s) && *s) {
             add_token(p, T_CHAR, *s, s, 1);
         } else if (*s != ' ') {
@@ -582,6 +586,7 @@ static int parse_sum(struct parser *p)
 struct field {
     uint64_t p; /* a prime below 2^31 */
     uint64_t salt;
+    int guessed; /* a value came from opaque: not zero does not mean much */
     int nroots;
     uint64_t prime[MAX_ROOTS]; /* p - 1 stands for -1 */
     uint64_t root[MAX_ROOTS];
@@ -837,12 +842,13 @@ static uint64_t field_number(const struct field *f, const char *s, int len)
 }
 
 /* A value of which nothing is known but its arguments. */
-static uint64_t opaque(const struct field *f, enum op op, uint64_t a, uint64_t b)
+static uint64_t opaque(struct field *f, enum op op, uint64_t a, uint64_t b)
 {
+    f->guessed = 1;
     return mix(mix(a * 16 + (uint64_t)op) ^ mix(b + 77) ^ f->salt) % f->p;
 }
 
-static int field_power(const struct field *f, struct rat base, struct rat e, uint64_t x, uint64_t y,
+static int field_power(struct field *f, struct rat base, struct rat e, uint64_t x, uint64_t y,
                        uint64_t *out)
 {
     if (e.d == 2 && base.d && base.n >= 0 && e.n > -1000 && e.n < 1000 && base.n) {
@@ -864,7 +870,7 @@ static int field_power(const struct field *f, struct rat base, struct rat e, uin
     return 1;
 }
 
-static int field_log(const struct field *f, struct rat v, uint64_t x, uint64_t *out)
+static int field_log(struct field *f, struct rat v, uint64_t x, uint64_t *out)
 {
     struct product n = {f, 0}, d = {f, 0};
 
@@ -881,7 +887,7 @@ static int field_log(const struct field *f, struct rat v, uint64_t x, uint64_t *
     return 1;
 }
 
-static int field_factorial(const struct field *f, struct rat v, uint64_t x, uint64_t *out)
+static int field_factorial(struct field *f, struct rat v, uint64_t x, uint64_t *out)
 {
     uint64_t r = 1;
 
@@ -890,6 +896,7 @@ static int field_factorial(const struct field *f, struct rat v, uint64_t x, uint
         return 1;
     }
     if (v.n < 0 || v.n > MAX_FACTORIAL) {
+        f->guessed |= v.n > 0;
         return 0;
     }
     for (int64_t i = 2; i <= v.n; i++) {
@@ -900,7 +907,7 @@ static int field_factorial(const struct field *f, struct rat v, uint64_t x, uint
 }
 
 /* 1 when the formula is zero in the field; 0 when not or when it has no value. */
-static int zero_in_field(const struct parser *p, const struct field *f, uint64_t *val)
+static int zero_in_field(const struct parser *p, struct field *f, uint64_t *val)
 {
     uint64_t m = f->p;
 
@@ -1107,6 +1114,7 @@ static int zero_at_point(const struct parser *p, int point, struct cplx *val)
 
 /* ---- the test ---- */
 
+/* 1 zero, 0 not, -1 cannot be told. */
 static int zero_everywhere(const struct parser *p)
 {
     struct root_list roots = {.n = 0};
@@ -1120,18 +1128,18 @@ static int zero_everywhere(const struct parser *p)
         hard += x->op == OP_SQRT || x->op == OP_LN || (x->op == OP_POW && e.d == 2);
         work += x->op == OP_FACT && base.d == 1 && base.n > 0 ? base.n : 0;
         if (hard > MAX_HARD || work > MAX_WORK) {
-            return 0;
+            return -1;
         }
         if (x->op == OP_POW && e.d > 1 && (e.d & (e.d - 1)) == 0) {
             if (!base.d || base.n <= 0 || e.d > 2) {
                 odd = 1;
             } else if (!factor(base.n, note_root, &roots) || !factor(base.d, note_root, &roots)) {
-                return 0;
+                return -1;
             }
         }
     }
     if (!collect_roots(p, &roots, &odd)) {
-        return 0;
+        return -1;
     }
     if (odd) {
         struct cplx *val = mem_alloc((size_t)p->n * sizeof *val);
@@ -1139,21 +1147,29 @@ static int zero_everywhere(const struct parser *p)
             zero = zero_at_point(p, i, val);
         }
         mem_free(val);
-        return zero == 1;
+        return zero;
     }
     uint64_t *val = mem_alloc((size_t)p->n * sizeof *val);
     uint64_t from = 1500000001u;
-    for (int i = 0; i < FIELDS && zero; i++) {
-        zero = find_field(&f, &roots, from);
+    for (int i = 0; i < FIELDS && zero == 1; i++) {
+        if (!find_field(&f, &roots, from)) {
+            zero = -1;
+            break;
+        }
         f.salt = mix((uint64_t)i + 1);
         from = f.p + 100000002u;
-        zero = zero && zero_in_field(p, &f, val);
+        zero = zero_in_field(p, &f, val);
     }
     mem_free(val);
-    return zero;
+    return zero == 0 && f.guessed ? -1 : zero;
 }
 
 int mathexpr_is_zero(const char *text, size_t n)
+{
+    return mathexpr_zero(text, n) == 1;
+}
+
+int mathexpr_zero(const char *text, size_t n)
 {
     struct parser p = {.at = 0};
     int zero = 0;
@@ -1170,6 +1186,8 @@ int mathexpr_is_zero(const char *text, size_t n)
         if (!p.failed && peek(&p)->kind == T_END) {
             zero = zero_everywhere(&p);
         }
+    } else if (p.unsure) {
+        zero = -1;
     }
     mem_free(p.tokens);
     mem_free(p.nodes);

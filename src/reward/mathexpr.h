@@ -16,4 +16,8 @@ enum { MATHEXPR_MAX = 20000 }; /* bytes; longer formulas are "no" */
  * divides by zero, or when that cannot be told. The chance that 1 is wrong is below 2^-60. */
 int mathexpr_is_zero(const char *text, size_t n);
 
+/* The same in three values: 0 only when it is certainly not zero, or not a formula at all; -1 when
+ * sympy might know better (a function we know nothing of, a word of sympy's, too many roots). */
+int mathexpr_zero(const char *text, size_t n);
+
 #endif

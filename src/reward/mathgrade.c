@@ -3,6 +3,7 @@
  * one grading, so every step reads like its description. */
 #include "reward/mathgrade.h"
 
+#include <jansson.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -643,13 +644,41 @@ static int may_evaluate(struct arena *a, char *s)
     return 1;
 }
 
-static int symbolic_equal(struct arena *a, const char *truth, const char *given)
+/* One comparison on its way: the rule that decided last, and the formulas for sympy. */
+struct grading {
+    struct arena *a;
+    struct mathverdict *v;
+    json_t *ask; /* an array; NULL while there is nothing to ask */
+};
+
+/* Short enough for a reason. */
+#define SHOW "%.60s"
+
+static int symbolic_equal(struct grading *g, const char *truth, const char *given)
 {
     size_t n = strlen(truth) + strlen(given) + 6;
-    char *s = arena_alloc(a, n);
+    char *s = arena_alloc(g->a, n);
+    int zero;
+    json_t *text;
 
     snprintf(s, n, "(%s)-(%s)", truth, given);
-    return may_evaluate(a, s) && mathexpr_is_zero(s, strlen(s));
+    if (!may_evaluate(g->a, s)) {
+        mathverdict_set(g->v, 0, "different text, not for algebra: " SHOW " != " SHOW, given,
+                        truth);
+        return 0;
+    }
+    zero = mathexpr_zero(s, strlen(s));
+    if (zero == 1) {
+        mathverdict_set(g->v, 1, "equal by algebra: " SHOW " = " SHOW, given, truth);
+    } else if (zero == 0 || !(text = json_string(s))) {
+        zero = 0;
+        mathverdict_set(g->v, 0, "different by algebra: " SHOW " != " SHOW, given, truth);
+    } else {
+        g->ask = g->ask ? g->ask : json_array();
+        json_array_append_new(g->ask, text);
+        mathverdict_set(g->v, -1, "needs algebra: " SHOW " = " SHOW "?", given, truth);
+    }
+    return zero;
 }
 
 static int is_infinity(const char *s)
@@ -657,18 +686,28 @@ static int is_infinity(const char *s)
     return strcmp(s + (*s == '-' || *s == '+'), "inf") == 0;
 }
 
-static int element_equal(struct arena *a, char *truth, char *given)
+static int element_equal(struct grading *g, char *truth, char *given)
 {
+    int same = strcmp(truth, given) == 0;
+
     if (is_fraction(truth) && is_fraction(given)) {
-        return strcmp(truth, given) == 0; /* 2/4 is not reduced, so it is not 1/2 */
+        /* 2/4 is not reduced, so it is not 1/2 */
+        mathverdict_set(g->v, same,
+                        same ? "equal fraction" : "fraction not as in the label: " SHOW " != " SHOW,
+                        given, truth);
+        return same;
     }
     if (is_infinity(truth) || is_infinity(given)) {
-        return strcmp(truth, given) == 0;
+        mathverdict_set(g->v, same,
+                        same ? "equal infinity" : "different infinity: " SHOW " != " SHOW, given,
+                        truth);
+        return same;
     }
-    if (text_is_int(a, truth) != text_is_int(a, given)) {
+    if (text_is_int(g->a, truth) != text_is_int(g->a, given)) {
+        mathverdict_set(g->v, 0, "only one is an integer: " SHOW " != " SHOW, given, truth);
         return 0;
     }
-    return symbolic_equal(a, truth, given);
+    return symbolic_equal(g, truth, given);
 }
 
 struct elements {
@@ -706,31 +745,43 @@ static struct elements split_tuple(struct arena *a, char *s)
     return e;
 }
 
-static int norm_equal(struct arena *a, const char *given_text, const char *truth_text)
+/* 1, 0 or -1, with the rule in g->v. */
+static int norm_equal(struct grading *g, const char *given_text, const char *truth_text)
 {
-    char *truth = norm_form(a, truth_text), *given = norm_form(a, given_text);
-    struct elements t, g;
+    char *truth = norm_form(g->a, truth_text), *given = norm_form(g->a, given_text);
+    struct elements te, ge;
+    int all = 1;
 
     if (strcmp(truth, given) == 0) {
+        mathverdict_set(g->v, 1, "equal text in the second normal form: " SHOW, truth);
         return 1;
     }
     if (!*given || !*truth) {
+        mathverdict_set(g->v, 0, "%s is empty", *given ? "the label" : "the answer");
         return 0;
     }
-    t = split_tuple(a, truth);
-    g = split_tuple(a, given);
-    if (t.n > 1 && (truth[0] != given[0] || truth[strlen(truth) - 1] != given[strlen(given) - 1])) {
+    te = split_tuple(g->a, truth);
+    ge = split_tuple(g->a, given);
+    if (te.n > 1 &&
+        (truth[0] != given[0] || truth[strlen(truth) - 1] != given[strlen(given) - 1])) {
+        mathverdict_set(g->v, 0, "different brackets: " SHOW " != " SHOW, given, truth);
         return 0;
     }
-    if (t.n != g.n) {
+    if (te.n != ge.n) {
+        mathverdict_set(g->v, 0, "different number of elements: %zu != %zu", ge.n, te.n);
         return 0;
     }
-    for (size_t i = 0; i < t.n; i++) {
-        if (!element_equal(a, t.item[i], g.item[i])) {
+    for (size_t i = 0; i < te.n; i++) {
+        int same = element_equal(g, te.item[i], ge.item[i]);
+        if (same == 0) {
             return 0;
         }
+        all = same < 0 ? -1 : all;
     }
-    return 1;
+    if (all < 0) {
+        mathverdict_set(g->v, -1, "needs algebra: " SHOW " = " SHOW "?", given, truth);
+    }
+    return all;
 }
 
 /* ---- public ---- */
@@ -780,18 +831,35 @@ int mathgrade_mathd_equal(const char *given, const char *truth)
     return same;
 }
 
-int mathgrade_sympy_equal(const char *given, const char *truth)
+/* The second form with its rule; unknown carries the question. */
+static void sympy_equal(const char *given, const char *truth, struct mathverdict *v)
 {
     struct arena a;
-    int same;
+    struct grading g = {&a, v, NULL};
 
     if (too_long(given) || too_long(truth)) {
-        return 0;
+        mathverdict_set(v, 0, "too long: more than %d bytes", (int)MATHGRADE_MAX);
+        return;
     }
     arena_init(&a, 1 << 14);
-    same = norm_equal(&a, given, truth);
+    if (norm_equal(&g, given, truth) < 0) {
+        json_t *q = json_pack("{s:s, s:O}", "rule", "miles", "zero", g.ask);
+        char *text = q ? json_dumps(q, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+        v->ask = mem_strdup(text);
+        free(text);
+        json_decref(q);
+    }
+    json_decref(g.ask);
     arena_fini(&a);
-    return same;
+}
+
+int mathgrade_sympy_equal(const char *given, const char *truth)
+{
+    struct mathverdict v;
+
+    sympy_equal(given, truth, &v);
+    mathverdict_fini(&v);
+    return v.right == 1;
 }
 
 int mathgrade_equal(const char *given, const char *truth)
@@ -844,20 +912,27 @@ static char *boxed(const char *s, size_t n)
     return mem_strndup(p, len);
 }
 
-int mathgrade_math(const char *response, size_t n, const char *label)
+void mathgrade_math_why(const char *response, size_t n, const char *label, struct mathverdict *v)
 {
     char *given, *truth;
-    int right;
 
     if (!label || !*label) {
-        return 0;
+        mathverdict_set(v, 0, "no label");
+        return;
     }
     given = boxed(response, n);
     truth = strstr(label, "\\boxed") ? boxed(label, strlen(label)) : mem_strdup(label);
-    right = given && truth && mathgrade_equal(given, truth);
+    if (!given) {
+        mathverdict_set(v, 0, "no closed \\boxed{} in the answer");
+    } else if (!truth) {
+        mathverdict_set(v, 0, "no closed \\boxed{} in the label");
+    } else if (mathgrade_mathd_equal(given, truth)) {
+        mathverdict_set(v, 1, "equal text in the first normal form: " SHOW, truth);
+    } else {
+        sympy_equal(given, truth, v);
+    }
     mem_free(given);
     mem_free(truth);
-    return right;
 }
 
 /* The first place of `what` in s[0..n), or NULL. */
@@ -866,25 +941,28 @@ static const char *find_first(const char *s, size_t n, const char *what)
     return memmem(s, n, what, strlen(what));
 }
 
-int mathgrade_deepscaler(const char *response, size_t n, const char *label)
+void mathgrade_deepscaler_why(const char *response, size_t n, const char *label,
+                              struct mathverdict *v)
 {
     static const char think[] = "</think>", mark[] = "###Response";
     const char *p = find_last(response, n, think), *end = response + n, *next;
 
     if (p) {
         p += sizeof think - 1;
-        return mathgrade_math(p, (size_t)(end - p), label);
+        mathgrade_math_why(p, (size_t)(end - p), label, v);
+        return;
     }
     p = find_first(response, n, mark);
     if (!p) {
-        return 0;
+        mathverdict_set(v, 0, "neither </think> nor ###Response in the answer");
+        return;
     }
     p += sizeof mark - 1;
     next = find_first(p, (size_t)(end - p), mark);
-    return mathgrade_math(p, (size_t)((next ? next : end) - p), label);
+    mathgrade_math_why(p, (size_t)((next ? next : end) - p), label, v);
 }
 
-int mathgrade_gemma(const char *response, size_t n, const char *label)
+void mathgrade_gemma_why(const char *response, size_t n, const char *label, struct mathverdict *v)
 {
     static const char mark[] = "<channel|>";
     const char *p = find_last(response, n, mark);
@@ -894,5 +972,31 @@ int mathgrade_gemma(const char *response, size_t n, const char *label)
         n -= (size_t)(p - response);
         response = p;
     }
-    return mathgrade_math(response, n, label);
+    mathgrade_math_why(response, n, label, v);
+}
+
+typedef void why_fn(const char *response, size_t n, const char *label, struct mathverdict *v);
+
+static int is_right(why_fn *why, const char *response, size_t n, const char *label)
+{
+    struct mathverdict v;
+
+    why(response, n, label, &v);
+    mathverdict_fini(&v);
+    return v.right == 1;
+}
+
+int mathgrade_math(const char *response, size_t n, const char *label)
+{
+    return is_right(mathgrade_math_why, response, n, label);
+}
+
+int mathgrade_deepscaler(const char *response, size_t n, const char *label)
+{
+    return is_right(mathgrade_deepscaler_why, response, n, label);
+}
+
+int mathgrade_gemma(const char *response, size_t n, const char *label)
+{
+    return is_right(mathgrade_gemma_why, response, n, label);
 }

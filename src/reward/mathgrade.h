@@ -11,6 +11,8 @@
 
 #include <stddef.h>
 
+#include "reward/mathverdict.h"
+
 enum { MATHGRADE_MAX = 1 << 16 };
 
 /* The content of the last \boxed{...} of s[0..n): 1 with a pointer into s, else 0. An unclosed last
@@ -32,5 +34,13 @@ int mathgrade_equal(const char *given, const char *truth);
 int mathgrade_math(const char *response, size_t n, const char *label);
 int mathgrade_deepscaler(const char *response, size_t n, const char *label);
 int mathgrade_gemma(const char *response, size_t n, const char *label);
+
+/* The same three with the rule that decided. Unknown (-1), with a question in ask, is what Miles
+ * would give to sympy's simplify and mathexpr cannot decide; the functions above count it as wrong.
+ */
+void mathgrade_math_why(const char *response, size_t n, const char *label, struct mathverdict *v);
+void mathgrade_deepscaler_why(const char *response, size_t n, const char *label,
+                              struct mathverdict *v);
+void mathgrade_gemma_why(const char *response, size_t n, const char *label, struct mathverdict *v);
 
 #endif

@@ -269,6 +269,58 @@ static void test_rewards(void **state)
     assert_int_equal(mathgrade_math("\\boxed{42\0}", 11, "42"), 0); /* a NUL does not end it */
 }
 
+/* Every verdict says its rule; unknown brings the question that sympy has to answer. */
+static void test_reasons(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *response, *label;
+        int want;
+        const char *reason, *ask;
+    } cases[] = {
+        {"\\boxed{1/2}", "\\frac{1}{2}", 1, "equal text in the first normal form", NULL},
+        {"\\boxed{1,000}", "1000", 1, "equal text in the second normal form", NULL},
+        {"\\boxed{1/2}", ".50", 1, "equal by algebra", NULL},
+        {"\\boxed{3x}", "4x", 0, "different by algebra: 3x != 4x", NULL},
+        {"\\boxed{abc}", "bca", 0, "different text, not for algebra", NULL},
+        {"\\boxed{2/4}", "\\frac12", 0, "fraction not as in the label: 2/4 != 1/2", NULL},
+        {"\\boxed{3}", "3.5", 0, "only one is an integer: 3 != 3.5", NULL},
+        {"\\boxed{(1,2]}", "(1,2)", 0, "different brackets", NULL},
+        {"\\boxed{(1,2,3)}", "(1,2)", 0, "different number of elements: 3 != 2", NULL},
+        {"42", "42", 0, "no closed \\boxed{} in the answer", NULL},
+        {"\\boxed{42}", "\\boxed{42", 0, "no closed \\boxed{} in the label", NULL},
+        {"\\boxed{42}", "", 0, "no label", NULL},
+        {"\\boxed{}", "42", 0, "the answer is empty", NULL},
+        {"\\boxed{2*2^x}", "2^x+2^x+0*x!", 1, "equal by algebra", NULL},
+        {"\\boxed{(1,x*(x-1)!)}", "(1,x!)", 0, "different number of elements: 1 != 2", NULL},
+        {"\\boxed{x*(x-1)!}", "x!", -1, "needs algebra",
+         "{\"rule\":\"miles\",\"zero\":[\"(x!)-(x*(x-1)!)\"]}"},
+        {"\\boxed{[2,x!]}", "[3,y!]", 0, "different by algebra", NULL},
+        {"\\boxed{[x!,3]}", "[y!,4]", 0, "different by algebra", NULL},
+        {"\\boxed{[2^x,x!]}", "[2^y,y!]", -1, "needs algebra",
+         "{\"rule\":\"miles\",\"zero\":[\"(2^y)-(2^x)\",\"(y!)-(x!)\"]}"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct mathverdict v;
+        mathgrade_math_why(cases[i].response, strlen(cases[i].response), cases[i].label, &v);
+        if (v.right != cases[i].want || !strstr(v.reason, cases[i].reason) ||
+            !v.ask != !cases[i].ask || (v.ask && strcmp(v.ask, cases[i].ask) != 0)) {
+            fail_msg("%s against %s: %d, %s, asks %s", cases[i].response, cases[i].label, v.right,
+                     v.reason, v.ask ? v.ask : "nothing");
+        }
+        assert_int_equal(
+            mathgrade_math(cases[i].response, strlen(cases[i].response), cases[i].label),
+            cases[i].want == 1);
+        mathverdict_fini(&v);
+    }
+    struct mathverdict v;
+    mathgrade_deepscaler_why("\\boxed{1}", 9, "1", &v);
+    assert_string_equal(v.reason, "neither </think> nor ###Response in the answer");
+    mathverdict_set(&v, 0, "a\nb\x1b[2J\xff%0300d", 7);
+    assert_int_equal(strlen(v.reason), MATHVERDICT_REASON - 1);
+    assert_memory_equal(v.reason, "a b?[2J?000", 11);
+}
+
 static void zero_is(const char *s, int want)
 {
     int got = mathexpr_is_zero(s, strlen(s));
@@ -550,7 +602,7 @@ int main(void)
         cmocka_unit_test(test_norm_form), cmocka_unit_test(test_sympy_equal),
         cmocka_unit_test(test_rewards),   cmocka_unit_test(test_zero),
         cmocka_unit_test(test_hostile),   cmocka_unit_test(test_random_text),
-        cmocka_unit_test(test_labels),
+        cmocka_unit_test(test_labels),    cmocka_unit_test(test_reasons),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
