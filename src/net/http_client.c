@@ -178,6 +178,7 @@ int http_client_start(struct http_client *c, const struct http_client_request *q
     k->stream = q->stream;
     k->tries_left = q->tries > 0 ? q->tries : 1;
     k->idempotent = q->idempotent;
+    k->retry_5xx = q->retry_5xx;
     k->fresh = q->fresh;
     buf_init(&k->in, k->max_response);
     if (q->body && rc == STATUS_OK) {

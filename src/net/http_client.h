@@ -58,6 +58,7 @@ struct http_client_request {
      * once anything of the answer was told. */
     int tries;
     int idempotent;
+    int retry_5xx; /* after any other 5xx too, until it was sent so often [0] */
     /* 1: on a new connection. One that was used before may have been closed by the server just now,
      * and the request is then sent on another without being counted; who may not risk that it is
      * seen twice asks for this. */

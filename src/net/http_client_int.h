@@ -33,7 +33,7 @@ struct http_client_call {
     size_t len;
     double connect_s, idle_s, t_start, deadline;
     size_t max_response, window;
-    int stream, tries_left, idempotent, fresh;
+    int stream, tries_left, idempotent, retry_5xx, fresh;
     /* The try. */
     CURL *easy;
     char error[CURL_ERROR_SIZE];

@@ -117,7 +117,8 @@ static int wants_retry(const struct http_client_call *k, double wait)
 {
     int status = k->status;
     return k->tries_left > 0 && !k->told && proc_now() + wait < k->deadline &&
-           (status == 429 || status == 503 || (k->idempotent && (status == 502 || status == 504)));
+           (status == 429 || status == 503 || (k->idempotent && (status == 502 || status == 504)) ||
+            (status >= 500 && k->tries < k->retry_5xx));
 }
 
 static double backoff(const struct http_client_call *k)

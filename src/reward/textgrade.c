@@ -150,7 +150,7 @@ static int contradicts(const struct words *a, const struct words *b)
     return 0;
 }
 
-double textgrade_f1(const char *answer, const char *truth)
+double textgrade_f1(const char *answer, const char *truth, struct textgrade_words *w)
 {
     struct words a, t;
     size_t i = 0, k = 0, common = 0;
@@ -158,7 +158,8 @@ double textgrade_f1(const char *answer, const char *truth)
 
     make_words(answer, &a);
     make_words(truth, &t);
-    if (!contradicts(&a, &t) && !contradicts(&t, &a)) {
+    w->contradicts = contradicts(&a, &t) || contradicts(&t, &a);
+    if (!w->contradicts) {
         qsort(a.item, a.n, sizeof *a.item, compare_words);
         qsort(t.item, t.n, sizeof *t.item, compare_words);
         while (i < a.n && k < t.n) {
@@ -172,6 +173,9 @@ double textgrade_f1(const char *answer, const char *truth)
         double p = (double)common / (double)a.n, r = (double)common / (double)t.n;
         f1 = 2 * p * r / (p + r);
     }
+    w->answer = a.n;
+    w->truth = t.n;
+    w->common = common;
     free_words(&a);
     free_words(&t);
     return f1;

@@ -9,9 +9,15 @@
 
 struct err;
 
+/* What an F1 was made of. */
+struct textgrade_words {
+    size_t answer, truth, common; /* words */
+    int contradicts;              /* one side is yes, no or noanswer and the other is not */
+};
+
 /* F1 of the words of both texts after SQuAD's normalisation (lower case, no ASCII punctuation, no
- * articles). yes, no and noanswer must be met exactly. 0 to 1. */
-double textgrade_f1(const char *answer, const char *truth);
+ * articles). yes, no and noanswer must be met exactly. 0 to 1; *w says of what. */
+double textgrade_f1(const char *answer, const char *truth, struct textgrade_words *w);
 
 /* The last "Answer: ..." within the last 300 characters of the response against the label, both
  * normalised; the label must be a number and is cut to an integer. *out is {"score": 1.0 or -1.0,

@@ -20,6 +20,7 @@ enum {
     MAX_START_FAILURES = 3, /* in a row, then the slot is given up */
     REPLY_MAX = 4 << 20     /* bytes of one reply; the Python side refuses larger ones itself */
 };
+static const char LATE[] = "no reward within";       /* pyside says it too */
 static const size_t REQUEST_MAX = (size_t)256 << 20; /* bytes of one call */
 static const size_t QUEUE_BYTES = (size_t)1 << 30;   /* bytes of all waiting calls */
 
@@ -29,7 +30,8 @@ struct call {
     char *line;         /* JSON with newline */
     size_t len;
     double deadline;
-    int alone; /* its worker died with others in it: now it gets one for itself */
+    int alone;    /* its worker died with others in it: now it gets one for itself */
+    size_t group; /* samples of a group; 0: a single sample */
 };
 
 struct done {
@@ -86,6 +88,7 @@ static void finish(struct worker_pool *w, struct call *c, json_t *value, const c
 
     d->r.id = c->id;
     d->r.failed = reason != NULL;
+    d->r.late = reason && strncmp(reason, LATE, sizeof LATE - 1) == 0;
     d->r.value = value;
     copy_text(d->r.reason, sizeof d->r.reason, reason ? reason : "");
     if (w->last) {
@@ -215,6 +218,29 @@ static struct call *take_call(struct slot *s, int64_t serial)
     return NULL;
 }
 
+static int is_reward(const json_t *v)
+{
+    return json_is_number(v) || json_is_object(v);
+}
+
+/* Is this what a call of that kind returns? */
+static int fits(const struct call *c, const json_t *v)
+{
+    size_t i;
+    json_t *item;
+
+    if (!c->group) {
+        return is_reward(v);
+    }
+    json_array_foreach((json_t *)v, i, item)
+    {
+        if (!is_reward(item)) {
+            return 0;
+        }
+    }
+    return json_array_size(v) == c->group;
+}
+
 /* One line of the worker. Returns NULL, or what is wrong with it. */
 static const char *hear(struct worker_pool *w, struct slot *s, const char *line, size_t len)
 {
@@ -239,7 +265,7 @@ static const char *hear(struct worker_pool *w, struct slot *s, const char *line,
         struct call *c = json_is_integer(id) ? take_call(s, json_integer_value(id)) : NULL;
         if (c && error) {
             finish(w, c, NULL, error);
-        } else if (c && (json_is_number(value) || json_is_object(value))) {
+        } else if (c && fits(c, value)) {
             s->start_failures = 0;
             finish(w, c, json_incref(value), NULL);
         } else if (c) {
@@ -401,7 +427,7 @@ static void check_deadlines(struct worker_pool *w, double now)
         }
         for (const struct call *c = s->calls; c; c = c->next) {
             if (now >= c->deadline) {
-                snprintf(why, sizeof why, "no reward within %g s", w->timeout_s);
+                snprintf(why, sizeof why, "%s %g s", LATE, w->timeout_s);
                 slot_lost(w, s, why);
                 break;
             }
@@ -471,7 +497,7 @@ int worker_submit(struct worker_pool *w, int64_t id, const json_t *sample, struc
     size_t len;
     struct buf b;
 
-    if (!json_is_object(sample)) {
+    if (!json_is_object(sample) && json_array_size(sample) == 0) {
         return ERR(e, STATUS_INPUT, "the sample of a reward call is not a JSON object");
     }
     if (w->pending >= w->queue_max || (w->head && w->queued_bytes > QUEUE_BYTES)) {
@@ -482,7 +508,8 @@ int worker_submit(struct worker_pool *w, int64_t id, const json_t *sample, struc
         return ERR(e, STATUS_NOMEM, "no memory for the sample of a reward call");
     }
     buf_init(&b, REQUEST_MAX);
-    buf_printf(&b, "{\"id\":%lld,\"sample\":", (long long)++w->serial);
+    buf_printf(&b, "{\"id\":%lld,\"%s\":", (long long)++w->serial,
+               json_is_array(sample) ? "group" : "sample");
     buf_str(&b, text);
     buf_str(&b, "}\n");
     free(text);
@@ -494,6 +521,7 @@ int worker_submit(struct worker_pool *w, int64_t id, const json_t *sample, struc
     c = mem_alloc(sizeof *c);
     c->id = id;
     c->serial = w->serial;
+    c->group = json_array_size(sample);
     c->line = buf_take(&b, &len);
     c->len = len;
     enqueue(w, c);
@@ -560,11 +588,12 @@ static int start_all(struct worker_pool *w, struct err *e)
     return 0;
 }
 
-static int make_setup(struct worker_pool *w, const json_t *args, struct err *e)
+static int make_setup(struct worker_pool *w, const struct worker_opts *o, struct err *e)
 {
     json_t *none = json_object();
-    json_t *setup = json_pack("{s:s, s:O, s:f, s:i}", "path", w->path, "args", args ? args : none,
-                              "timeout", w->timeout_s, "limit", (int)(REPLY_MAX / 2));
+    json_t *setup =
+        json_pack("{s:s, s:s?, s:O, s:f, s:i}", "path", w->path, "source", o->source, "args",
+                  o->args ? o->args : none, "timeout", w->timeout_s, "limit", (int)(REPLY_MAX / 2));
     char *text = setup ? json_dumps(setup, JSON_COMPACT) : NULL;
     struct buf b;
     int rc = 0;
@@ -621,7 +650,7 @@ int worker_open(const struct worker_opts *o, struct worker_pool **out, struct er
         buf_init(&w->slots[i].in, REPLY_MAX);
         buf_init(&w->slots[i].out, 4 * REQUEST_MAX);
     }
-    rc = make_setup(w, o->args, e);
+    rc = make_setup(w, o, e);
     if (rc == 0) {
         rc = start_all(w, e);
     }

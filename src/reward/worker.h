@@ -11,6 +11,7 @@
  *     }
  *
  * The function is `fn(args, sample)`, plain or `async def`, named `pkg.module.fn` or `FILE.py:fn`.
+ * Of a group it gets the list of samples and returns a list of as many rewards.
  * A plain function has one call at a time in each worker; an async one up to `async_calls`. A call
  * that takes longer than timeout_s, raises, kills its worker or gives no usable value ends as
  * `failed` with the reason, never as a reward of 0; the worker is started again. When a worker dies
@@ -28,7 +29,8 @@ struct err;
 struct worker_pool;
 
 struct worker_opts {
-    const char *path;       /* pkg.module.fn or FILE.py:fn */
+    const char *path;       /* pkg.module.fn or FILE.py:fn; with source: its name in messages */
+    const char *source;     /* Python text that defines `reward`, instead of path; NULL: none */
     const char *python;     /* interpreter; NULL: python3 in PATH */
     int count;              /* processes, 1 to 128; 0: 1 */
     double timeout_s;       /* of one call; 0: 60 */
@@ -41,16 +43,19 @@ struct worker_opts {
 struct worker_result {
     int64_t id;
     int failed;
+    int late;         /* it failed because it took too long */
     char reason[256]; /* why, when failed; one line */
-    json_t *value;    /* number or object, owned by the caller; NULL when failed */
+    /* Number or object; of a group a list of these, one for each sample. Owned by the caller; NULL
+     * when failed. */
+    json_t *value;
 };
 
 /* Starts the workers and waits until each has loaded the function. STATUS_INPUT with Python's own
  * message when the module or the function is not there, STATUS_NOTFOUND without an interpreter. */
 int worker_open(const struct worker_opts *o, struct worker_pool **out, struct err *e);
 
-/* Hands over a call; ids are the caller's and need not be unique. sample is an object, read during
- * the call only. STATUS_AGAIN when the queue is full: poll first. */
+/* Hands over a call; ids are the caller's and need not be unique. sample is an object, or a list of
+ * them (a group), read during the call only. STATUS_AGAIN when the queue is full: poll first. */
 int worker_submit(struct worker_pool *w, int64_t id, const json_t *sample, struct err *e);
 
 /* One finished call in *out, in no fixed order. STATUS_AGAIN when none came within wait_s seconds;

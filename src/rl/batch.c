@@ -229,6 +229,7 @@ static int batch_rewards(struct batch *b, double wait_s, struct err *e)
             s->reward = r.reward;
         }
         s->raw_reward = r.raw;
+        s->reason = mem_strdup(r.reason);
         batch_scored(b, q);
     }
     while (b->nwaiting) {

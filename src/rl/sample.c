@@ -31,6 +31,7 @@ void sample_free(struct sample *s)
         json_decref(s->label);
         json_decref(s->metadata);
         json_decref(s->raw_reward);
+        mem_free(s->reason);
         mem_free(s->tokens);
         mem_free(s->mask);
         mem_free(s->logps);
@@ -93,6 +94,9 @@ json_t *sample_to_json(const struct sample *s)
                                       : json_null());
     if (s->raw_reward && finite) { /* the number that was taken from it */
         json_object_set_new(j, "reward_value", json_real(s->reward));
+    }
+    if (s->reason) {
+        json_object_set_new(j, "reward_reason", json_string(s->reason));
     }
     if (s->mask) {
         a = json_array();
@@ -226,6 +230,7 @@ int sample_from_json(const json_t *j, struct sample **out, struct err *e)
         x = json_object_get(j, "reward_value");
         s->reward = json_is_number(x) ? json_number_value(x) : NAN;
     }
+    s->reason = mem_strdup(json_string_value(json_object_get(j, "reward_reason")));
     s->status = SAMPLE_COMPLETED;
     st = json_string_value(json_object_get(j, "status"));
     rc = st ? STATUS_INPUT : STATUS_OK;

@@ -40,6 +40,7 @@ struct sample {
     char *response;     /* text */
     double reward;      /* NaN until scored */
     json_t *raw_reward; /* what the reward function returned, when it was no number */
+    char *reason;       /* why it has that reward, or none; NULL until scored */
     enum sample_status status;
     int remove; /* kept in the batch, not trained */
 };

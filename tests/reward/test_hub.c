@@ -46,7 +46,17 @@ static void gives(struct hub *h, json_t *sample, double want)
         fail_msg("failed: %s", r.reason);
     }
     assert_true(r.reward == want);
-    assert_string_equal(r.reason, "");
+    assert_true(r.reason[0] && r.why < HUB_BAD_SAMPLE);
+    json_decref(r.raw);
+}
+
+/* Reward, class and reason. */
+static void says(struct hub *h, json_t *sample, double want, enum hub_class why, const char *reason)
+{
+    struct hub_result r = ask(h, sample);
+    assert_true(r.reward == want);
+    assert_string_equal(hub_class_name(r.why), hub_class_name(why));
+    assert_string_equal(r.reason, reason);
     json_decref(r.raw);
 }
 
@@ -54,6 +64,7 @@ static void fails(struct hub *h, json_t *sample, const char *why)
 {
     struct hub_result r = ask(h, sample);
     assert_int_equal(r.failed, 1);
+    assert_true(r.why >= HUB_BAD_SAMPLE);
     assert_true(r.reward == 0);
     if (!strstr(r.reason, why)) {
         fail_msg("reason is \"%s\", not \"%s\"", r.reason, why);
@@ -189,7 +200,7 @@ static void test_choice(void **state)
     fails(h,
           json_pack("{s:s,s:s,s:{s:s}}", "response", "a", "label", "a", "reward_spec",
                     "custom_rm_path", "a.b"),
-          "not supported");
+          "names a reward function, a.b, which is not allowed");
     json_t *list = json_array();
     struct hub_request q = {1, list};
     struct err e = {0};
@@ -206,8 +217,97 @@ static void test_choice(void **state)
     assert_non_null(strstr(e.msg, "deterministic_random"));
     o.rm_type = "boxed_";
     assert_int_equal(hub_open(&o, &h, &e), STATUS_INPUT);
-    o.rm_type = "gpqa";
+    o.rm_type = "remote_rm";
     assert_int_equal(hub_open(&o, &h, &e), STATUS_INPUT);
+    assert_string_equal(e.msg, "the reward type remote_rm needs --rm-url");
+    o.rm_url = "localhost:80";
+    assert_int_equal(hub_open(&o, &h, &e), STATUS_INPUT);
+    assert_string_equal(e.msg, "--rm-url: localhost:80 is no http:// or https:// address");
+    assert_int_equal(hub_type_check(" boxed_gpqa ", &e), 0);
+    assert_int_equal(hub_type_check("gpqb", &e), STATUS_INPUT);
+}
+
+/* Every verdict has its reason: of one line, valid, and not longer than its place. */
+static void test_reasons(void **state)
+{
+    (void)state;
+    struct hub *h = open_type("math", NULL);
+    char far[3000];
+
+    says(h, pair("\\boxed{3}", "4"), 0, HUB_WRONG, "math: 3 is not 4");
+    says(h, pair("\\boxed{0.5}", "\\frac{1}{2}"), 1, HUB_RIGHT, "math: 0.5 is \\frac{1}{2}");
+    says(h, pair("4", "4"), 0, HUB_NO_ANSWER, "math: no whole \\boxed{} in the response");
+    says(h, pair("\\boxed{a\nb}", "4"), 0, HUB_WRONG, "math: a b is not 4");
+    memset(far, 'x', sizeof far);
+    memcpy(far, "\\boxed{", 7);
+    for (int i = 7; i + 3 < (int)sizeof far; i += 2) {
+        memcpy(far + i, "\xc3\xa9", 2);
+    }
+    memcpy(far + sizeof far - 2, "}", 2);
+    memcpy(far + sizeof far - 3, "}}", 3);
+    struct hub_result r = ask(h, pair(far, "4"));
+    assert_non_null(strstr(r.reason, "... is not 4"));
+    json_t *text = json_string(r.reason);
+    assert_non_null(text);
+    json_decref(text);
+    hub_close(h);
+    h = open_type("deepscaler", NULL);
+    says(h, pair("\\boxed{4}", "4"), 0, HUB_NO_ANSWER,
+         "deepscaler: neither </think> nor ###Response in the response");
+    says(h, pair("</think>\\boxed{4}", "4"), 1, HUB_RIGHT, "deepscaler: 4 is 4");
+    hub_close(h);
+    h = open_type("dapo", "score");
+    says(h, pair("Answer: 41", "42"), -1, HUB_WRONG, "dapo: 41 is not 42");
+    says(h, pair("Answer: 42", "42"), 1, HUB_RIGHT, "dapo: 42 is 42");
+    says(h, pair("42", "42"), -1, HUB_NO_ANSWER,
+         "dapo: no \"Answer: ...\" in the last 300 characters");
+    hub_close(h);
+    h = open_type("f1", NULL);
+    says(h, pair("hello", "hello world"), 2.0 / 3.0, HUB_PARTIAL,
+         "f1: 1 words in common, of 1 in the response and 2 in the label");
+    says(h, pair("yes", "no"), 0, HUB_WRONG, "f1: yes, no and noanswer must be met exactly");
+    says(h, pair(" the ", "no"), 0, HUB_WRONG, "f1: yes, no and noanswer must be met exactly");
+    says(h, pair(" the ", "cat"), 0, HUB_NO_ANSWER, "f1: no words in the response");
+    hub_close(h);
+    h = open_type("gpqa", NULL);
+    says(h, pair("The answer is B", "C"), 0, HUB_WRONG, "gpqa: B is not C");
+    fails(h, pair("The answer is B", NULL), "tell the right answer");
+    hub_close(h);
+    h = open_type("deterministic_random", NULL);
+    says(h, json_pack("{s:s, s:[i,i,i]}", "response", "hello", "tokens", 1, 2, 3), 0, HUB_SCORED,
+         "deterministic_random: the hash begins with byte 218");
+    hub_close(h);
+}
+
+/* The same verdicts in threads; every request has one result. */
+static void test_threads(void **state)
+{
+    (void)state;
+    struct hub_opts o = {.rm_type = "f1", .threads = 3};
+    struct hub *h = NULL;
+    struct err e = {0};
+    struct hub_result r;
+    char seen[500] = {0};
+
+    assert_ok(hub_open(&o, &h, &e), &e);
+    for (int i = 0; i < 500; i++) {
+        json_t *s = pair(i % 2 ? "a cat" : "a dog", "cat");
+        assert_ok(hub_submit(h, &(struct hub_request){i, s}, &e), &e);
+        json_decref(s);
+    }
+    assert_int_equal(hub_pending(h), 500);
+    for (int i = 0; i < 500; i++) {
+        assert_ok(hub_poll(h, 60, &r, &e), &e);
+        assert_true(r.reward == (double)(r.id % 2));
+        assert_int_equal(seen[r.id]++, 0);
+    }
+    assert_int_equal(hub_pending(h), 0);
+    for (int i = 0; i < 100; i++) { /* closed with work in it */
+        json_t *s = pair("a cat", "cat");
+        assert_ok(hub_submit(h, &(struct hub_request){i, s}, &e), &e);
+        json_decref(s);
+    }
+    hub_close(h);
 }
 
 static void dapo_form_is(const char *s, const char *want)
@@ -297,7 +397,8 @@ static void test_dapo(void **state)
 
 static void f1_is(const char *a, const char *b, double want)
 {
-    double got = textgrade_f1(a, b);
+    struct textgrade_words w;
+    double got = textgrade_f1(a, b, &w);
     if (got != want) {
         fail_msg("%s against %s gives %.17g, not %.17g", a, b, got, want);
     }
@@ -389,7 +490,7 @@ static void test_custom(void **state)
     gives(h, pair("{'score': 0.25, 'x': 'y'}", NULL), 0.25);
     gives(h, pair("{'score': True}", NULL), 1);
     gives(h, pair("args.rm_type == 'none_such'", NULL), 1);
-    fails(h, pair("{'points': 3}", NULL), "no number under the key score");
+    fails(h, pair("{'points': 3}", NULL), "a dict without the key score");
     fails(h, pair("{'score': None}", NULL), "no number under the key score");
     fails(h, pair("1/0", NULL), "ZeroDivisionError: division by zero");
     struct hub_result r = ask(h, pair("{'score': 2, 'why': [1, 2]}", NULL));
@@ -419,6 +520,8 @@ int main(void)
         cmocka_unit_test(test_label_numbers),
         cmocka_unit_test(test_deterministic_random),
         cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_reasons),
+        cmocka_unit_test(test_threads),
         cmocka_unit_test(test_dapo),
         cmocka_unit_test(test_f1),
         cmocka_unit_test(test_queue),
