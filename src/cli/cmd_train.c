@@ -1,4 +1,5 @@
 /* `miles train`: opens everything a run needs, in order, and turns the loop. */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +53,8 @@ struct train {
     struct loop_eval_set evals[TRAIN_MAX_EVALS];
     int nevals;
     struct hub *hub, *eval_hub;
+    atomic_int own_types;    /* prompts name their reward */
+    _Atomic int64_t untyped; /* line of the first that does not, without --rm-type */
     struct port_native ports;
     int ports_open;
     struct runfolder *run;
@@ -150,6 +153,28 @@ static void train_count(const struct train *t, struct train_prompts *p, int toke
     p->running += engine_pages(tokens, len - tokens, p->group);
 }
 
+/* Is the reward that this prompt names one that we know? Told here, before the first sample is
+ * drawn; called from several threads. */
+static int train_reward_type(struct train *t, const struct prompts_row *row, struct err *e)
+{
+    const char *type = json_string_value(json_object_get(row->metadata, "rm_type"));
+    int64_t first = atomic_load(&t->untyped);
+    int rc = STATUS_OK;
+
+    if (t->o.custom_rm_path || t->o.load_debug_rollout_data) {
+        return rc;
+    }
+    if (type && *type) {
+        atomic_store(&t->own_types, 1);
+        rc = hub_type_check(type, e);
+    } else if (!t->o.rm_type) {
+        while ((!first || row->line < first) &&
+               !atomic_compare_exchange_weak(&t->untyped, &first, row->line)) {
+        }
+    }
+    return rc == STATUS_OK ? rc : err_prefix(e, "line %lld", (long long)row->line);
+}
+
 /* Tokens of a row's prompt; called from several threads. */
 static int train_tokens(void *arg, const struct prompts_row *row, struct err *e)
 {
@@ -160,7 +185,8 @@ static int train_tokens(void *arg, const struct prompts_row *row, struct err *e)
         return rc;
     }
     mem_free(ids);
-    return n;
+    rc = train_reward_type(t, row, e);
+    return rc == STATUS_OK ? n : rc;
 }
 
 static void train_seen(void *arg, int tokens)
@@ -247,6 +273,10 @@ static int train_open_hubs(struct train *t, struct err *e)
     struct hub_opts h;
     int rc = STATUS_OK;
 
+    if (t->own_types && t->untyped) {
+        rc = ERR(e, STATUS_INPUT, "line %lld: no rm_type in the metadata, and no --rm-type",
+                 (long long)t->untyped);
+    }
     place_hide(args);
     memset(&h, 0, sizeof h);
     h.rm_type = o->rm_type;
@@ -255,8 +285,12 @@ static int train_open_hubs(struct train *t, struct err *e)
     h.python = o->reward_python;
     h.workers = (int)o->reward_workers;
     h.timeout_s = o->reward_timeout;
+    h.rm_url = o->rm_url;
+    h.rm_inflight = (int)o->rm_max_inflight;
+    h.rm_metadata = o->rm_send_metadata;
     h.args = args;
-    if (!o->load_debug_rollout_data && (o->rm_type || o->custom_rm_path)) {
+    if (rc == STATUS_OK && !o->load_debug_rollout_data &&
+        (o->rm_type || o->custom_rm_path || t->own_types)) {
         rc = hub_open(&h, &t->hub, e);
     }
     t->eval_hub = t->hub;
@@ -267,7 +301,10 @@ static int train_open_hubs(struct train *t, struct err *e)
         rc = hub_open(&h, &t->eval_hub, e);
     }
     if (rc == STATUS_OK && !t->hub && !o->load_debug_rollout_data && !o->debug_rollout_only) {
-        rc = ERR(e, STATUS_INPUT, "training needs a reward: give --rm-type or --custom-rm-path");
+        rc =
+            ERR(e, STATUS_INPUT,
+                "training needs a reward: give --rm-type or --custom-rm-path, or an rm_type in the "
+                "metadata of every prompt");
     }
     json_decref(args);
     return rc;

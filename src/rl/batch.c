@@ -153,15 +153,19 @@ static void batch_scored(struct batch *b, struct batch_group *q)
     }
 }
 
-/* 0 when the hub took it, STATUS_AGAIN when it is full. */
+/* Asks for the reward of a sample, or of the group that begins with it. 0 when the hub took it,
+ * STATUS_AGAIN when it is full. */
 static int batch_ask(struct batch *b, int64_t id, struct err *e)
 {
-    json_t *j = sample_to_json(batch_sample(b, id));
-    struct hub_request r = {id, j};
-    int rc = hub_submit(b->cfg.hub, &r, e);
+    int n = b->cfg.group_rm ? b->cfg.n : 1, rc;
+    json_t *j = b->cfg.group_rm ? json_array() : sample_to_json(batch_sample(b, id));
+    for (int i = 0; b->cfg.group_rm && i < n; i++) {
+        json_array_append_new(j, sample_to_json(batch_sample(b, id + i)));
+    }
+    rc = hub_submit(b->cfg.hub, &(struct hub_request){id, j}, e);
     json_decref(j);
     if (rc == STATUS_OK) {
-        b->rewards++;
+        b->rewards += n;
     }
     return rc;
 }
@@ -187,6 +191,10 @@ static int batch_answer(struct batch *b, const struct port_answer *a, struct err
         batch_scored(b, q);
         return STATUS_OK;
     }
+    if (b->cfg.group_rm && q->answered < b->cfg.n) {
+        return STATUS_OK;
+    }
+    id = b->cfg.group_rm ? a->group * b->cfg.n : id;
     rc = b->nwaiting ? STATUS_AGAIN : batch_ask(b, id, e);
     if (rc == STATUS_AGAIN) {
         if (b->nwaiting == b->waiting_cap) {

@@ -30,6 +30,7 @@ struct batch_cfg {
     struct port_group proto; /* sampling parameters, seed and stream */
     int max_context;         /* 0: no bound beside the engine's */
     int skip_special;
+    int group_rm;    /* 1: a group goes to the hub as one request, when it is answered whole */
     int drop_failed; /* 1: a failed reward takes its group out; 0: the sample stays, unscored */
 };
 

@@ -142,6 +142,7 @@ static void loop_batch_cfg(const struct loop *l, int eval, struct batch_cfg *b)
     b->enc = l->c.enc;
     b->skip_special = o->rollout_skip_special_tokens;
     b->drop_failed = !eval;
+    b->group_rm = o->group_rm;
     b->n = (int)(eval ? o->n_samples_per_eval_prompt : o->n_samples_per_prompt);
     b->max_context = o->rollout_max_context_len == CONF_UNSET ? 0 : (int)o->rollout_max_context_len;
     b->proto.max_new = (int)(eval ? o->eval_max_response_len : o->rollout_max_response_len);

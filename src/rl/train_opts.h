@@ -57,7 +57,9 @@ struct train_opts {
 
     /* reward */
     char *rm_type, *custom_rm_path, *reward_key, *eval_reward_key, *reward_python;
-    int64_t reward_workers;
+    char *rm_url;
+    int group_rm, rm_send_metadata;
+    int64_t reward_workers, rm_max_inflight;
     double reward_timeout; /* seconds per call */
 
     /* evaluation; eval_* are derived from the training ones where unset */

@@ -110,6 +110,42 @@ static char *text_of(struct batch *b, int *n)
     return text;
 }
 
+/* Groups that go to the hub whole are scored as samples are, in every order of the answers. */
+static void groups_go_whole(void **state)
+{
+    char *want = NULL;
+    (void)state;
+    for (uint64_t order = 0; order < 8; order++) {
+        struct fakeport f;
+        struct prompts *p = open_rows(20, 4);
+        struct hub *h = open_hub("f1");
+        struct batch_cfg c;
+        struct batch *b;
+        char *got;
+        int n;
+        fakeport_open(&f, order);
+        c = config(&f, h, 4, 1);
+        c.group_rm = order > 0;
+        b = batch_new(&c);
+        add(b, p, 7);
+        assert_int_equal(run(b, p), 3);
+        got = text_of(b, &n);
+        assert_int_equal(n, 7 * 4);
+        assert_non_null(strstr(got, "\"reward_reason\":\"f1: "));
+        if (want) {
+            assert_string_equal(got, want);
+            free(got);
+        } else {
+            want = got;
+        }
+        batch_free(b);
+        hub_close(h);
+        prompts_close(p);
+        fakeport_close(&f);
+    }
+    free(want);
+}
+
 /* The same samples, rewards and replacements for every order in which answers come. */
 static void order_does_not_show(void **state)
 {
@@ -330,11 +366,9 @@ static void full_queue(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(order_does_not_show),
-        cmocka_unit_test(failed_stays),
-        cmocka_unit_test(no_hub),
-        cmocka_unit_test(context_bound),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(order_does_not_show), cmocka_unit_test(groups_go_whole),
+        cmocka_unit_test(failed_stays),        cmocka_unit_test(no_hub),
+        cmocka_unit_test(context_bound),       cmocka_unit_test(refusals),
         cmocka_unit_test(full_queue),
     };
     return cmocka_run_group_tests(tests, fakeport_setup, fakeport_teardown);
