@@ -220,16 +220,16 @@ static int grade_deterministic(struct hub_task *t, struct err *e)
 /* ---- the table ---- */
 
 static const struct hub_type types[] = {
-    {"math", grade_math, HUB_NO_LABEL},
-    {"deepscaler", grade_deepscaler, 0},
-    {"gemma_math", grade_gemma, 0},
-    {"dapo", grade_dapo, 0},
-    {"f1", grade_f1, 0},
-    {"gpqa", grade_gpqa, HUB_NO_LABEL},
-    {"ifbench", NULL, HUB_PYTHON | HUB_NO_LABEL},
-    {"random", grade_random, HUB_NO_LABEL},
-    {"deterministic_random", grade_deterministic, HUB_NO_LABEL},
-    {"remote_rm", NULL, HUB_HTTP | HUB_NO_LABEL},
+    {.name = "math", .grade = grade_math, .needs = HUB_NO_LABEL},
+    {.name = "deepscaler", .grade = grade_deepscaler},
+    {.name = "gemma_math", .grade = grade_gemma},
+    {.name = "dapo", .grade = grade_dapo},
+    {.name = "f1", .grade = grade_f1},
+    {.name = "gpqa", .grade = grade_gpqa, .needs = HUB_NO_LABEL},
+    {.name = "ifbench", .open = hub_calls_open_ifbench, .send = hub_calls_ifbench},
+    {.name = "random", .grade = grade_random, .needs = HUB_NO_LABEL},
+    {.name = "deterministic_random", .grade = grade_deterministic, .needs = HUB_NO_LABEL},
+    {.name = "remote_rm", .open = hub_calls_open_remote, .send = hub_calls_remote},
 };
 
 enum { NTYPES = sizeof types / sizeof *types };
