@@ -18,6 +18,7 @@ static const struct {
     {"chat", cmd_chat, "talk to a model in the terminal"},
     {"serve", cmd_serve, "serve a model over HTTP: SGLang's API and OpenAI's"},
     {"router", cmd_router, "one address in front of many such servers"},
+    {"reward", cmd_reward, "score answers: a file, or over HTTP for any framework"},
     {"guard", cmd_guard, "run a command that leaves no process behind"},
     {"import", cmd_import, "write a GGUF file as a Hugging Face folder"},
     {"data", cmd_data, "check data files and show the order of prompts"},
