@@ -28,6 +28,7 @@ enum {
     MAX_CHILDREN = 256,  /* of one proc_poll */
     MAX_PROCS = 1 << 17, /* of the whole system, in a scan for descendants */
     READ_MAX = 1 << 20,  /* bytes of one proc_read */
+    MAX_SHARES = 8,      /* of proc_opts.shares */
     SLICE_MS = 20        /* look-again period where the kernel has no pidfd */
 };
 
@@ -65,7 +66,9 @@ static void nap_ms(int ms)
 
 struct launch {
     const char *path, *const *argv;
-    int from[8], to[8], n; /* dup2(from, to) in the child */
+    int from[16], to[16], n; /* dup2(from, to) in the child */
+    int (*prepare)(void *arg);
+    void *prepare_arg;
     pid_t parent;
     volatile int error; /* errno of the exec that failed; memory is shared under vfork */
 };
@@ -84,6 +87,10 @@ static __attribute__((noinline, noreturn)) void child_main(struct launch *l)
     }
     setpgid(0, 0);
     setrlimit(RLIMIT_CORE, &no_core);
+    if (l->prepare && (l->error = l->prepare(l->prepare_arg)) != 0) {
+        _exit(127);
+    }
+    /* After prepare: a change of user takes the death signal away. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != l->parent) {
         _exit(127);
     }
@@ -175,12 +182,16 @@ static int start(struct proc *p, struct launch *l, struct err *e)
 
 int proc_spawn(struct proc *p, const struct proc_opts *o, struct err *e)
 {
-    struct launch l = {.path = o->path ? o->path : o->argv[0], .argv = o->argv};
+    struct launch l = {.path = o->path ? o->path : o->argv[0],
+                       .argv = o->argv,
+                       .prepare = o->prepare,
+                       .prepare_arg = o->prepare_arg};
     struct proc made = {0, -1, -1, -1, -1};
     int req[2] = {-1, -1}, rep[2] = {-1, -1}, life[2] = {-1, -1};
-    int null_fd = -1, err_fd = -1, share_fd = -1;
+    int null_fd = -1, err_fd = -1, share_fd = -1, more[MAX_SHARES], nmore = 0;
     int rc = 0;
 
+    ASSERT(o->nshares >= 0 && o->nshares <= MAX_SHARES);
     memset(p, 0, sizeof *p);
     p->to = p->from = p->life = p->pidfd = -1;
     null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -223,6 +234,15 @@ int proc_spawn(struct proc *p, const struct proc_opts *o, struct err *e)
         }
         add_fd(&l, share_fd, o->share_as);
     }
+    for (int i = 0; i < o->nshares; i++) {
+        more[nmore] = fcntl(o->shares[i][0], F_DUPFD_CLOEXEC, FD_FLOOR);
+        if (more[nmore] < 0) {
+            rc = ERR(e, STATUS_IO, "cannot share descriptor %d: %s", o->shares[i][0],
+                     strerror(errno));
+            goto out;
+        }
+        add_fd(&l, more[nmore++], o->shares[i][1]);
+    }
     rc = start(&made, &l, e);
     if (rc == 0) {
         made.to = req[1];
@@ -235,6 +255,9 @@ out:
     close_fd(&null_fd);
     close_fd(&err_fd);
     close_fd(&share_fd);
+    for (int i = 0; i < nmore; i++) {
+        close_fd(&more[i]);
+    }
     for (int i = 0; i < 2; i++) {
         close_fd(&req[i]);
         close_fd(&rep[i]);

@@ -31,6 +31,13 @@ struct proc_opts {
     int log_fd;       /* ours: the child's stderr, and its stdout unless that is a pipe; 0 none */
     int share_fd;     /* ours: the child has it as share_as; counts when share_as is not 0 */
     int share_as;
+    const int (*shares)[2]; /* more of them: {ours, its number in the child}; at most 8 */
+    int nshares;
+    /* Called in the child before exec; our descriptors are still there. It runs in our memory:
+     * system calls only, and of those that glibc makes more of (setuid) the bare one. Not 0 is an
+     * errno that ends the start. */
+    int (*prepare)(void *arg);
+    void *prepare_arg;
 };
 
 struct proc {

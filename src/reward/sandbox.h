@@ -39,9 +39,9 @@ struct sandbox;
 struct sandbox_limits {
     double wall_s;   /* 12: from the case's start until all of it is gone */
     double cpu_s;    /* 6: of each process, rounded up to whole seconds */
-    int64_t memory;  /* 512 MB: address space of a process, and resident bytes of all of them */
+    int64_t memory;  /* 1 GB: address space of a process, and resident bytes of all of them */
     int64_t scratch; /* 64 MB: each of /tmp and /dev/shm; a pool's limit, not a job's */
-    int64_t output;  /* 1 MB: of stdout; of stderr the first 4 kB are kept and the rest dropped */
+    int64_t output;  /* 1 MB: of stdout; of stderr the last 4 kB are kept */
     int processes;   /* 32: processes and threads at once */
     int files;       /* 64: open files of a process */
 };
