@@ -21,7 +21,7 @@
 
 #define CHAT_MAX_TEXT (64u << 20) /* bytes of an answer */
 
-struct chat_opts {
+struct chat_flags {
     struct genmodel_opts model;
     char *system;
     int64_t max_tokens, seed, top_k, context;
@@ -29,7 +29,7 @@ struct chat_opts {
     int timing;
 };
 
-#define O(f) offsetof(struct chat_opts, f)
+#define O(f) offsetof(struct chat_flags, f)
 static const struct conf_opt chat_table[] = {
     {"system", CONF_STR, NULL, NULL, "system message that the conversation begins with", O(system),
      "conversation", NULL},
@@ -53,7 +53,7 @@ static const struct conf_opt chat_table[] = {
     {0}};
 
 struct chat {
-    const struct chat_opts *o;
+    const struct chat_flags *o;
     struct genmodel m;
     int context, tty, turn;
     json_t *messages;
@@ -202,7 +202,7 @@ static int chat_keep(struct chat *c, const struct engine_result *r, struct buf *
 /* Samples an answer and shows it while it grows. */
 static int chat_answer(struct chat *c, struct err *e)
 {
-    const struct chat_opts *o = c->o;
+    const struct chat_flags *o = c->o;
     struct engine_group q = {.id = c->turn,
                              .tokens = c->ids,
                              .ntokens = c->n,
@@ -363,7 +363,7 @@ static int chat_open(struct chat *c, struct err *e)
 
 int cmd_chat(int argc, char **argv)
 {
-    struct chat_opts o;
+    struct chat_flags o;
     struct chat c;
     struct err e = {0};
     struct conf *conf = conf_new();
