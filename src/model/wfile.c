@@ -41,7 +41,7 @@ struct wfile {
     struct safetensors **shards;
     int n_shards;
     struct gguf *g;
-    char *config, *tokenizer, *tokenizer_config, *generation_config, *chat_template;
+    char *config, *tokenizer, *tokenizer_config, *generation_config, *chat_template, *tool_template;
 };
 
 /* ---- the list of tensors ---- */
@@ -197,7 +197,8 @@ static int wfile_text(const struct wfile *w, const char *name, size_t max, char 
     return rc;
 }
 
-/* A template is a string, or a list of {"name", "template"} of which "default" is ours. */
+/* A template is a string, or a list of {"name", "template"} of which "default" and "tool_use" are
+ * ours. */
 static int wfile_template_value(struct wfile *w, const json_t *v, struct err *e)
 {
     size_t i;
@@ -212,6 +213,8 @@ static int wfile_template_value(struct wfile *w, const json_t *v, struct err *e)
             const char *text = json_string_value(json_object_get(one, "template"));
             if (name && text && strcmp(name, "default") == 0 && !w->chat_template) {
                 w->chat_template = mem_strdup(text);
+            } else if (name && text && strcmp(name, "tool_use") == 0 && !w->tool_template) {
+                w->tool_template = mem_strdup(text);
             }
         }
     } else if (v && !json_is_null(v)) {
@@ -227,6 +230,10 @@ static int wfile_folder_template(struct wfile *w, struct err *e)
     json_t *root;
     int rc = wfile_text(w, "chat_template.jinja", WFILE_MAX_TEXT, &w->chat_template, e);
 
+    if (rc == STATUS_OK && w->chat_template) {
+        rc = wfile_text(w, "additional_chat_templates/tool_use.jinja", WFILE_MAX_TEXT,
+                        &w->tool_template, e);
+    }
     if (rc != STATUS_OK || w->chat_template || !w->tokenizer_config) {
         return rc;
     }
@@ -300,14 +307,14 @@ static int wfile_no_config(const struct wfile *w, struct err *e)
     return ERR(e, STATUS_INPUT, "%s has no config.json; " WFILE_WANT, w->path);
 }
 
-static int wfile_folder_texts(struct wfile *w, struct err *e)
+static int wfile_folder_texts(struct wfile *w, int need_config, struct err *e)
 {
     int rc;
 
     if ((rc = wfile_text(w, "config.json", WFILE_MAX_TEXT, &w->config, e))) {
         return rc;
     }
-    if (!w->config) {
+    if (!w->config && need_config) {
         return wfile_no_config(w, e);
     }
     if ((rc = wfile_text(w, "tokenizer.json", WFILE_MAX_BIG, &w->tokenizer, e)) ||
@@ -553,7 +560,7 @@ static int wfile_parse_arch(struct wfile *w, struct err *e)
     return rc;
 }
 
-static int wfile_load(struct wfile *w, struct err *e)
+static int wfile_load(struct wfile *w, int texts_only, struct err *e)
 {
     int folder = fsio_is_dir(w->path);
     int rc;
@@ -564,17 +571,21 @@ static int wfile_load(struct wfile *w, struct err *e)
     if (!folder && wfile_ends_with(w->path, ".safetensors")) {
         return ERR(e, STATUS_INPUT, "%s is one file of a model; give its folder", w->path);
     }
-    rc = folder ? wfile_folder_texts(w, e) : wfile_gguf_texts(w, e);
-    if (rc == STATUS_OK) {
-        rc = wfile_parse_arch(w, e);
+    rc = folder ? wfile_folder_texts(w, !texts_only, e) : wfile_gguf_texts(w, e);
+    if (rc == STATUS_OK && texts_only && !w->tokenizer) {
+        rc = ERR(e, STATUS_INPUT, "%s has no tokenizer.json", w->path);
     }
+    if (rc != STATUS_OK || texts_only) {
+        return rc;
+    }
+    rc = wfile_parse_arch(w, e);
     if (rc == STATUS_OK) {
         rc = folder ? wfile_folder_tensors(w, e) : wfile_gguf_tensors(w, e);
     }
     return rc == STATUS_OK ? wfile_need_all(w, e) : rc;
 }
 
-int wfile_open(const char *path, struct wfile **out, struct err *e)
+static int wfile_open_as(const char *path, int texts_only, struct wfile **out, struct err *e)
 {
     struct wfile *w = mem_alloc(sizeof *w);
     int rc;
@@ -582,13 +593,23 @@ int wfile_open(const char *path, struct wfile **out, struct err *e)
     w->path = mem_strdup(path);
     arena_init(&w->names, 1 << 16);
     map_init(&w->index);
-    rc = wfile_load(w, e);
+    rc = wfile_load(w, texts_only, e);
     if (rc != STATUS_OK) {
         wfile_close(w);
         return rc;
     }
     *out = w;
     return STATUS_OK;
+}
+
+int wfile_open(const char *path, struct wfile **out, struct err *e)
+{
+    return wfile_open_as(path, 0, out, e);
+}
+
+int wfile_open_texts(const char *path, struct wfile **out, struct err *e)
+{
+    return wfile_open_as(path, 1, out, e);
 }
 
 void wfile_close(struct wfile *w)
@@ -610,6 +631,7 @@ void wfile_close(struct wfile *w)
     mem_free(w->tokenizer_config);
     mem_free(w->generation_config);
     mem_free(w->chat_template);
+    mem_free(w->tool_template);
     mem_free(w->path);
     mem_free(w);
 }
@@ -723,6 +745,11 @@ const char *wfile_tokenizer_config_json(const struct wfile *w)
 const char *wfile_generation_config_json(const struct wfile *w)
 {
     return w->generation_config;
+}
+
+const char *wfile_tool_template(const struct wfile *w)
+{
+    return w->tool_template;
 }
 
 const char *wfile_chat_template(const struct wfile *w)

@@ -27,6 +27,9 @@ struct wfile_tensor {
 };
 
 int wfile_open(const char *path, struct wfile **out, struct err *e);
+/* The texts alone: no weights are looked for, any architecture will do, and a folder needs only a
+ * tokenizer.json. wfile_arch and the tensors are empty. */
+int wfile_open_texts(const char *path, struct wfile **out, struct err *e);
 void wfile_close(struct wfile *w); /* NULL is fine */
 
 const struct arch *wfile_arch(const struct wfile *w);
@@ -48,5 +51,7 @@ const char *wfile_tokenizer_json(const struct wfile *w);
 const char *wfile_tokenizer_config_json(const struct wfile *w);
 const char *wfile_generation_config_json(const struct wfile *w);
 const char *wfile_chat_template(const struct wfile *w);
+/* The template named tool_use, which is for chats with tools where a model has more than one. */
+const char *wfile_tool_template(const struct wfile *w);
 
 #endif

@@ -11,33 +11,52 @@
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
-/* A special token of tokenizer_config.json: a string, or an object with content. */
-static char *promptenc_special(const json_t *cfg, const char *key)
+static char *promptenc_special(const json_t *special, const char *key)
 {
-    const json_t *v = json_object_get(cfg, key);
-    if (json_is_object(v)) {
-        v = json_object_get(v, "content");
+    return mem_strdup(json_string_value(json_object_get(special, key)));
+}
+
+/* The tokens that the template sees by name. */
+static int promptenc_tokens(struct promptenc *p, const char *config, struct err *e)
+{
+    json_error_t je;
+    /* transformers writes a model_max_length of 31 digits, more than an integer holds */
+    json_t *cfg = config ? json_loads(config, JSON_DECODE_INT_AS_REAL, &je) : NULL;
+
+    if (config && !cfg) {
+        return ERR(e, STATUS_FORMAT, "tokenizer_config.json: line %d: %s", je.line, je.text);
     }
-    return mem_strdup(json_string_value(v));
+    p->special = chat_special_tokens(cfg);
+    p->bos = promptenc_special(p->special, "bos_token");
+    p->eos = promptenc_special(p->special, "eos_token");
+    json_decref(cfg);
+    return STATUS_OK;
+}
+
+static int promptenc_compile(const char *text, const char *what, struct chat_template **out,
+                             struct err *e)
+{
+    int rc = text ? chat_template_new(text, out, e) : STATUS_OK;
+
+    if (rc != STATUS_OK && e) {
+        err_prefix(e, "%s", what);
+    }
+    return rc;
 }
 
 int promptenc_open(struct promptenc *p, const struct wfile *f, const char *template_path, int apply,
                    const json_t *kwargs, struct err *e)
 {
-    const char *tj = wfile_tokenizer_json(f), *tc = wfile_tokenizer_config_json(f);
-    json_t *cfg = tc ? json_loads(tc, 0, NULL) : NULL;
+    const char *tj = wfile_tokenizer_json(f);
+    const char *own = template_path ? NULL : wfile_tool_template(f);
     size_t len;
-    int rc = STATUS_OK;
+    int rc;
 
     memset(p, 0, sizeof *p);
     p->apply = apply;
     p->kwargs = kwargs;
-    p->bos = promptenc_special(cfg, "bos_token");
-    p->eos = promptenc_special(cfg, "eos_token");
-    json_decref(cfg);
-    if (!tj) {
-        rc = ERR(e, STATUS_NOTFOUND, "the model has no tokenizer.json");
-    }
+    rc = tj ? promptenc_tokens(p, wfile_tokenizer_config_json(f), e)
+            : ERR(e, STATUS_NOTFOUND, "the model has no tokenizer.json");
     if (rc == STATUS_OK) {
         rc = tokenizer_open(tj, &p->tok, e);
     }
@@ -51,6 +70,12 @@ int promptenc_open(struct promptenc *p, const struct wfile *f, const char *templ
             ERR(e, STATUS_INPUT,
                 "--apply-chat-template: the model has no chat template; give --chat-template-path");
     }
+    if (rc == STATUS_OK && apply &&
+        (rc =
+             promptenc_compile(p->tmpl, template_path ? template_path : "the model's chat template",
+                               &p->chat, e)) == STATUS_OK) {
+        rc = promptenc_compile(own, "the model's chat template tool_use", &p->tooled, e);
+    }
     if (rc != STATUS_OK) {
         promptenc_close(p);
     }
@@ -60,39 +85,56 @@ int promptenc_open(struct promptenc *p, const struct wfile *f, const char *templ
 void promptenc_close(struct promptenc *p)
 {
     tokenizer_close(p->tok);
+    chat_template_free(p->chat);
+    chat_template_free(p->tooled);
+    json_decref(p->special);
     mem_free(p->tmpl);
     mem_free(p->bos);
     mem_free(p->eos);
     memset(p, 0, sizeof *p);
 }
 
+static int promptenc_render(const struct promptenc *p, const json_t *prompt, const json_t *tools,
+                            struct chat_text *out, struct err *e)
+{
+    int has_tools = tools && !json_is_null(tools);
+    struct chat_opts o = {
+        .tools = tools, .kwargs = p->kwargs, .special = p->special, .add_generation_prompt = 1};
+    json_t *wrapped = NULL;
+    int rc;
+
+    if (json_is_string(prompt)) {
+        wrapped = json_pack("[{s:s,s:O}]", "role", "user", "content", prompt);
+        prompt = wrapped;
+    }
+    rc = chat_apply(has_tools && p->tooled ? p->tooled : p->chat, prompt, &o, out, e);
+    json_decref(wrapped);
+    return rc;
+}
+
 int promptenc_encode(const struct promptenc *p, const json_t *prompt, const json_t *tools,
                      int32_t **ids, int *n, struct err *e)
 {
-    char *text = NULL;
+    struct chat_text x = {0};
+    const char *text = NULL;
     int32_t *out = NULL;
     size_t len = 0, count = 0;
-    json_t *wrapped = NULL;
     int rc = STATUS_OK;
 
     if (p->apply) {
-        const json_t *messages = prompt;
-        if (json_is_string(prompt)) {
-            wrapped = json_pack("[{s:s,s:O}]", "role", "user", "content", prompt);
-            messages = wrapped;
-        }
-        rc = chat_render(p->tmpl, messages, tools, p->kwargs, 1, p->bos, p->eos, &text, &len, e);
-        json_decref(wrapped);
+        rc = promptenc_render(p, prompt, tools, &x, e);
+        text = x.text;
+        len = x.len;
     } else if (json_is_string(prompt)) {
+        text = json_string_value(prompt);
         len = json_string_length(prompt);
-        text = mem_strndup(json_string_value(prompt), len);
     } else {
         rc = ERR(e, STATUS_INPUT, "the prompt is a list of messages: give --apply-chat-template");
     }
     if (rc == STATUS_OK) {
         rc = tokenizer_encode(p->tok, text, len, 0, &out, &count, e);
     }
-    mem_free(text);
+    chat_text_fini(&x);
     if (rc == STATUS_OK && (count < 1 || count > (1u << 24))) {
         mem_free(out);
         rc = ERR(e, STATUS_INPUT, "the prompt has %zu tokens", count);

@@ -10,19 +10,24 @@
 #include <jansson.h>
 #include <stdint.h>
 
+struct chat_template;
 struct err;
 struct tokenizer;
 struct wfile;
 
 struct promptenc {
     struct tokenizer *tok;
-    char *tmpl;           /* NULL: the model has none */
-    char *bos, *eos;      /* token texts or NULL */
-    int apply;            /* render messages with the template */
-    const json_t *kwargs; /* borrowed, or NULL */
+    char *tmpl;                   /* NULL: the model has none */
+    char *bos, *eos;              /* token texts or NULL */
+    json_t *special;              /* every special token's text, by name */
+    struct chat_template *chat;   /* tmpl, compiled; NULL until `apply` */
+    struct chat_template *tooled; /* the model's template for chats with tools, or NULL */
+    int apply;                    /* render messages with the template */
+    const json_t *kwargs;         /* borrowed, or NULL */
 };
 
-/* template_path NULL takes the model's own template. */
+/* template_path NULL takes the model's own template, and for rows with tools the one that the model
+ * names tool_use if it has that. A template that does not compile is refused here. */
 int promptenc_open(struct promptenc *p, const struct wfile *f, const char *template_path, int apply,
                    const json_t *kwargs, struct err *e);
 void promptenc_close(struct promptenc *p);

@@ -1,6 +1,9 @@
 /* From data rows to tokens: texts, messages, and that nothing is handed out with an error. */
 #include "fakeport.h"
 
+#include "model/wfile.h"
+#include "text/chat.h"
+
 static struct err e;
 
 static const char chat[] = "{% for m in messages %}{{ m['role'] }} {{ m['content'] }}{% endfor %}";
@@ -46,12 +49,73 @@ static void texts(void **state)
 
 static void messages(void **state)
 {
-    struct promptenc p = {.tok = fakeport_tokenizer(), .tmpl = mem_strdup(chat), .apply = 1};
+    struct promptenc p = {.tok = fakeport_tokenizer(), .apply = 1};
     (void)state;
+    assert_ok(chat_template_new(chat, &p.chat, &e), &e);
     expect(&p, "[{\"role\": \"b\", \"content\": \"1\"}]", (int32_t[]){11, 36, 1}, 3);
     expect(&p, "\"1\"", (int32_t[]){30, 28, 14, 27, 36, 1}, 6); /* a user's message */
     refused(&p, "[]", "");
     promptenc_close(&p);
+}
+
+/* A folder without weights: special tokens by name, and the template for tools where there is one.
+ */
+static void opens(void **state)
+{
+    char dir[] = "/tmp/miles-test-promptenc-XXXXXX", *file;
+    json_t *config = json_loads(
+        "{\"bos_token\": null, \"eos_token\": {\"content\": \"</s>\"}, \"model_max_length\": "
+        "1000000000000000019884624838656, \"chat_template\": [{\"name\": \"default\", "
+        "\"template\": "
+        "\"plain {{ eos_token }} {{ bos_token is defined }}\"}, {\"name\": \"tool_use\", "
+        "\"template\": \"tools {{ tools|length }} {{ x }}\"}]}",
+        JSON_DECODE_INT_AS_REAL, NULL);
+    json_t *kwargs = json_pack("{s:i}", "x", 7), *prompt = json_string("hi"),
+           *tools = json_pack("[{}]");
+    char *text = json_dumps(config, 0), *tok, *got;
+    struct promptenc p;
+    struct wfile *w;
+    int32_t *ids;
+    size_t len;
+    int n;
+    (void)state;
+
+    assert_non_null(mkdtemp(dir));
+    file = fsio_join(dir, "tokenizer.json");
+    assert_int_equal(wfile_open_texts(dir, &w, &e), STATUS_INPUT);
+    assert_non_null(strstr(e.msg, "no tokenizer.json"));
+    assert_ok(fsio_read(support_data("tokenizers/smollm2/tokenizer.json"), 1 << 26, &tok, &len, &e),
+              &e);
+    assert_ok(fsio_write_atomic(file, tok, len, &e), &e);
+    mem_free(file);
+    file = fsio_join(dir, "tokenizer_config.json");
+    assert_ok(fsio_write_atomic(file, text, strlen(text), &e), &e);
+    assert_ok(wfile_open_texts(dir, &w, &e), &e);
+    assert_ok(promptenc_open(&p, w, NULL, 1, kwargs, &e), &e);
+    assert_string_equal(p.eos, "</s>");
+    assert_null(p.bos);
+    for (int i = 0; i < 2; i++) {
+        assert_ok(promptenc_encode(&p, prompt, i ? tools : NULL, &ids, &n, &e), &e);
+        assert_ok(promptenc_decode(&p, ids, n, 0, &got, &e), &e);
+        assert_string_equal(got, i ? "tools 1 7" : "plain </s> False");
+        mem_free(ids);
+        mem_free(got);
+    }
+    promptenc_close(&p);
+    assert_int_equal(promptenc_open(&p, w, file, 1, NULL, &e), STATUS_OK); /* JSON has no tags */
+    promptenc_close(&p);
+    assert_ok(fsio_write_atomic(file, "{% if %}", 8, &e), &e);
+    assert_int_equal(promptenc_open(&p, w, file, 1, NULL, &e), STATUS_INPUT);
+    assert_non_null(strstr(e.msg, "tokenizer_config.json: template line 1"));
+    wfile_close(w);
+    mem_free(file);
+    mem_free(tok);
+    free(text);
+    json_decref(config);
+    json_decref(kwargs);
+    json_decref(prompt);
+    json_decref(tools);
+    assert_ok(fsio_remove_tree(dir, &e), &e);
 }
 
 static void decodes(void **state)
@@ -77,6 +141,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts),
         cmocka_unit_test(messages),
+        cmocka_unit_test(opens),
         cmocka_unit_test(decodes),
     };
     return cmocka_run_group_tests(tests, fakeport_setup, fakeport_teardown);
