@@ -15,6 +15,7 @@ int cmd_reward(int argc, char **argv);
 int cmd_guard(int argc, char **argv);
 int cmd_import(int argc, char **argv);
 int cmd_data(int argc, char **argv);
+int cmd_template(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 
 /* Whether `miles serve` or `miles router` would take these arguments; argv[0] is the command's

@@ -22,6 +22,7 @@ static const struct {
     {"guard", cmd_guard, "run a command that leaves no process behind"},
     {"import", cmd_import, "write a GGUF file as a Hugging Face folder"},
     {"data", cmd_data, "check data files and show the order of prompts"},
+    {"template", cmd_template, "render and check a model's chat template"},
     {"bench", cmd_bench, "measure this machine and this program"},
 };
 
