@@ -647,6 +647,15 @@ static int eval(struct jinja_run *r, struct jinja_frame *f, const struct jinja_n
     return rc;
 }
 
+/* What a filter or call block gives is joined as it is: only text can be. */
+static int put_text(struct jinja_run *r, struct jinja_sb *out, struct jinja_val v)
+{
+    if (v.t != JINJA_STR) {
+        return jinja_fail(r, STATUS_INPUT, "a block gives %s, not text", jinja_value_type(v));
+    }
+    return jinja_sb_add(r, out, v.s->p, v.s->n);
+}
+
 /* ---- loops ---- */
 
 /* The next item that passes the loop's own `if`, evaluated only now: it may read what the body
@@ -928,7 +937,7 @@ static int exec_filter_block(struct jinja_run *r, struct jinja_frame *f, const s
 
     JINJA_TRY(capture(r, f, n, &inner, &text));
     JINJA_TRY(eval_filter_on(r, inner, n->x, &text, &v));
-    return jinja_print_str(r, out, v);
+    return put_text(r, out, v);
 }
 
 static int exec_with(struct jinja_run *r, struct jinja_frame *f, const struct jinja_node *n,
@@ -985,7 +994,7 @@ static int exec_call_block(struct jinja_run *r, struct jinja_frame *f, const str
     JINJA_TRY(add_kw(r, &a, "caller", 6, caller));
     r->line = n->line;
     JINJA_TRY(jinja_eval_call(r, fn, &a, &v));
-    return jinja_print_str(r, out, v);
+    return put_text(r, out, v);
 }
 
 /* Where the text stands now, in code points. */

@@ -25,7 +25,7 @@ static int put_padded(struct jinja_run *r, struct jinja_sb *b, const struct spec
     size_t total = s->width > 0 && (size_t)s->width > have ? (size_t)s->width - have : 0;
     char align = s->align ? s->align : default_align;
     size_t left = align == '<' ? 0 : align == '^' ? total / 2 : total, i;
-    const char *fill = s->fill ? s->fill : s->zero && !s->align ? "0" : " ";
+    const char *fill = s->fill ? s->fill : s->zero ? "0" : " ";
     size_t nfill = s->fill ? s->nfill : 1;
 
     if (align == '=') {
@@ -59,28 +59,47 @@ static int put_str(struct jinja_run *r, struct jinja_sb *b, const struct spec *s
         }
         n = (size_t)(p - v->p);
     }
-    if (t.align == '=') {
-        return jinja_fail(r, STATUS_INPUT, "'=' alignment not allowed in string format specifier");
+    if (t.align == '=' || t.sign || t.alt || t.grouping) {
+        return jinja_fail(r, STATUS_INPUT, "a text is formatted without =, sign, # and grouping");
     }
     return put_padded(r, b, &t, "", v->p, n, '<');
 }
 
-/* Inserts , or _ between groups of the digits that lead `text`. */
-static int group_digits(struct jinja_run *r, const char *text, int sep, int each,
+/* Inserts , or _ between groups of the digits that lead `text`; `extra` zeros come before them. */
+static int group_digits(struct jinja_run *r, const char *text, int sep, int each, size_t extra,
                         struct jinja_sb *out)
 {
     size_t n = 0, i;
 
-    while (text[n] && strchr("0123456789abcdefABCDEF", text[n])) {
+    while (text[n] && strchr(each == 3 ? "0123456789" : "0123456789abcdefABCDEF", text[n])) {
         n++;
     }
-    for (i = 0; i < n; i++) {
-        if (sep && i && (n - i) % (size_t)each == 0) {
+    for (i = 0; i < n + extra; i++) {
+        if (sep && i && (n + extra - i) % (size_t)each == 0) {
             JINJA_TRY(jinja_sb_char(r, out, (char)sep));
         }
-        JINJA_TRY(jinja_sb_char(r, out, text[i]));
+        JINJA_TRY(jinja_sb_char(r, out, i < extra ? '0' : text[i - extra]));
     }
     return jinja_sb_cstr(r, out, text + n);
+}
+
+/* Zeros to put before the digits of `text` so that, grouped, it fills the width ("{:010,}"). */
+static size_t group_zeros(const struct spec *s, const char *text, size_t more, int each)
+{
+    size_t digits = 0, rest, extra = 0;
+
+    while (text[digits] >= '0' && text[digits] <= '9') {
+        digits++;
+    }
+    rest = strlen(text + digits) + more;
+    if (!s->zero || s->align || !s->grouping || !digits) {
+        return 0;
+    }
+    while (digits + extra + (digits + extra - 1) / (size_t)each + rest < (size_t)s->width &&
+           s->width > 0) {
+        extra++;
+    }
+    return extra;
 }
 
 static void sign_text(const struct spec *s, int negative, const char *prefix, char out[4])
@@ -106,12 +125,19 @@ static int put_int(struct jinja_run *r, struct jinja_sb *b, const struct spec *s
                                                      : 10;
     const char *digits = s->type == 'X' ? "0123456789ABCDEF" : "0123456789abcdef";
 
+    if (s->grouping == ',' && base != 10) {
+        return jinja_fail(r, STATUS_INPUT, "cannot specify ',' with '%c'", s->type);
+    }
     if (s->type == 'c') {
+        if (s->grouping || s->sign || s->alt) {
+            return jinja_fail(r, STATUS_INPUT,
+                              "a character is formatted without sign, # and groups");
+        }
         if (v < 0 || v > 0x10ffff || (v >= 0xd800 && v <= 0xdfff)) {
             return jinja_fail(r, STATUS_INPUT, "%%c arg not in range(0x110000)");
         }
         JINJA_TRY(jinja_sb_cp(r, &body, (uint32_t)v));
-        return put_padded(r, b, s, "", body.p, body.n, '<');
+        return put_padded(r, b, s, "", body.p, body.n, s->zero ? '=' : '>');
     }
     *--p = 0;
     do {
@@ -125,7 +151,8 @@ static int put_int(struct jinja_run *r, struct jinja_sb *b, const struct spec *s
               : base == 8           ? "0o"
                                     : "0b",
               sign);
-    JINJA_TRY(group_digits(r, p, s->grouping, base == 10 ? 3 : 4, &body));
+    JINJA_TRY(group_digits(r, p, s->grouping, base == 10 ? 3 : 4,
+                           base == 10 ? group_zeros(s, p, strlen(sign), 3) : 0, &body));
     while (s->prec > 0 && body.n < (size_t)s->prec) { /* "%.3d" */
         JINJA_TRY(jinja_sb_char(r, &body, '0'));
         memmove(body.p + 1, body.p, body.n - 1);
@@ -169,7 +196,8 @@ static int put_float(struct jinja_run *r, struct jinja_sb *b, const struct spec 
         }
     }
     sign_text(s, neg, "", sign);
-    JINJA_TRY(group_digits(r, text, s->grouping, 3, &out));
+    JINJA_TRY(group_digits(r, text, s->grouping, 3,
+                           group_zeros(s, text, strlen(sign) + (size_t)percent, 3), &out));
     if (percent) {
         JINJA_TRY(jinja_sb_char(r, &out, '%'));
     }
@@ -218,7 +246,11 @@ static int parse_spec(struct jinja_run *r, const char *p, size_t n, struct spec 
     }
     if (p < end && *p == '.') {
         s->prec = 0;
-        for (p++; p < end && *p >= '0' && *p <= '9'; p++) {
+        if (++p == end || *p < '0' || *p > '9') {
+            return jinja_fail(r, STATUS_INPUT,
+                              "a format specifier has no precision behind its dot");
+        }
+        for (; p < end && *p >= '0' && *p <= '9'; p++) {
             s->prec = s->prec * 10 + (*p - '0');
             if (s->prec > FORMAT_MAX_WIDTH) {
                 return jinja_fail(r, STATUS_INPUT, "a precision is too large");
@@ -243,6 +275,9 @@ static int format_value(struct jinja_run *r, struct jinja_sb *b, struct jinja_va
         return jinja_print_str(r, b, v);
     }
     JINJA_TRY(parse_spec(r, spec, n, &s));
+    if (s.type == 'n' && s.grouping) {
+        return jinja_fail(r, STATUS_INPUT, "cannot specify '%c' with 'n'", s.grouping);
+    }
     if (v.t == JINJA_STR && (!s.type || s.type == 's')) {
         return put_str(r, b, &s, v.s);
     }
@@ -503,6 +538,10 @@ static int percent_put(struct percent *p, struct spec *s, struct jinja_val v, st
     struct jinja_sb text = {0};
     struct jinja_val t;
 
+    if (s->type && strchr("src", s->type)) { /* these flags say nothing to texts */
+        s->sign = 0;
+        s->alt = s->zero = 0;
+    }
     switch (s->type) {
     case 's':
     case 'r':
@@ -514,7 +553,6 @@ static int percent_put(struct percent *p, struct spec *s, struct jinja_val v, st
             JINJA_TRY(jinja_print_escape(p->r, t, &t));
         }
         s->align = s->align ? s->align : '>';
-        s->zero = 0;
         return put_str(p->r, b, s, t.s);
     case 'd':
     case 'i':
@@ -547,7 +585,7 @@ static int percent_put(struct percent *p, struct spec *s, struct jinja_val v, st
         if (v.t == JINJA_STR && jinja_value_ncp(v.s) == 1) {
             return put_str(p->r, b, s, v.s);
         }
-        if (v.t == JINJA_INT) {
+        if (v.t == JINJA_INT || v.t == JINJA_BOOL) {
             return put_int(p->r, b, s, v.i);
         }
         return jinja_fail(p->r, STATUS_INPUT, "%%c requires int or char");
@@ -580,6 +618,7 @@ static int percent_one(struct percent *p, const char **q, const char *end, struc
         s.alt |= **q == '#';
         s.zero |= **q == '0';
     }
+    s.zero &= !s.align;
     JINJA_TRY(percent_number(p, q, end, &s.width));
     if (*q < end && **q == '.') {
         (*q)++;

@@ -371,6 +371,17 @@ static int index_into(struct jinja_run *r, struct jinja_val v, int64_t i, struct
     return 0;
 }
 
+/* Whether a dict may have such a key: lists and dicts may not, nor tuples that hold one. */
+static int hashable(struct jinja_val v, int depth)
+{
+    int yes = v.t != JINJA_LIST && v.t != JINJA_DICT && v.t != JINJA_VIEW && depth < 100;
+
+    for (size_t i = 0; yes && v.t == JINJA_TUPLE && i < v.l->n; i++) {
+        yes = hashable(v.l->v[i], depth + 1);
+    }
+    return yes;
+}
+
 int jinja_object_item(struct jinja_run *r, struct jinja_val v, struct jinja_val key,
                       struct jinja_val *out)
 {
@@ -381,7 +392,7 @@ int jinja_object_item(struct jinja_run *r, struct jinja_val v, struct jinja_val 
     }
     if (v.t == JINJA_DICT) {
         struct jinja_val *hit = NULL;
-        if (key.t != JINJA_LIST && key.t != JINJA_DICT && key.t != JINJA_VIEW) {
+        if (hashable(key, 0)) {
             JINJA_TRY(jinja_value_get(r, v.d, key, &hit));
         }
         if (hit) {

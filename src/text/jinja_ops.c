@@ -267,6 +267,9 @@ static int ops_float(struct jinja_run *r, int op, double a, double b, struct jin
         if (a < 0 && b != floor(b)) {
             return jinja_fail(r, STATUS_UNSUPPORTED, "complex numbers are not supported");
         }
+        if (isfinite(a) && isfinite(b) && !isfinite(pow(a, b))) {
+            return jinja_fail(r, STATUS_INPUT, "numerical result out of range");
+        }
         *out = jinja_float(pow(a, b));
         return 0;
     default: break;

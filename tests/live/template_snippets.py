@@ -308,6 +308,17 @@ SNIPPETS = r"""
 {{ "a\nb\n\nc"|indent }}|{{ "a\nb"|indent(2, true) }}|{{ "a\n\nb"|indent(2, false, true) }}|{{ "a\nb"|indent("> ") }}|{{ ""|indent(first=true) }}
 {{ s|attr("nope") is defined }} {{ "%s-%s"|format(1, 2) }} {{ "%(x)s"|format(x=3) }} {{ s|replace("l", "L", 2) }} {{ l|join(", ", attribute="x") }} {{ rows|join("/", attribute="k") }} {{ l|join("-") }} {{ [1, [2]]|join }}
 {{ "a" is in("abc") }} {{ 5 is divisibleby 5 }} {{ "x" is boolean }} {{ true is boolean }} {{ 1 is integer }} {{ 1.0 is float }} {{ true is integer }} {{ "<b>"|safe is escaped }} {{ true is true }} {{ 1 is true }} {{ no is false }} {{ 3 is != 4 }} {{ 3 is < 4 }}
+{{ "{:<05}|{:05}|{:010,}|{:012,.1f}|{:010,}".format(7, "ab", 1234, 2.5, -7) }} {{ "{:5c}|{:<3c}|{:_x}|{:_}".format(65, 66, 1234567, 1234567) }} {{ "%-05d|%+s|%c|%5c|%05d|%#s" % (7, "a", true, "x", -3, "q") }}
+{{ "{:,}".format("a") }}
+{{ "{:+}".format("a") }}
+{{ "{:,x}".format(10) }}
+{{ "{:+c}".format(65) }}
+{{ "{:5.}".format("a") }}
+{{ "{:,n}".format(10) }}
+{% filter length %}abc{% endfilter %}
+{% call range(3) %}x{% endcall %}
+{{ {1: 2}[([1],)] is defined }} {{ d[[1]] is defined }} {{ d[{}] is defined }}
+{{ 3.0 ** 1000 }}
 """.strip("\n")
 
 
