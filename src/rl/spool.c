@@ -13,7 +13,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 
-#define SPOOL_BUF ((size_t)1 << 20)
+#define SPOOL_BUF ((size_t)1 << 16)
 
 static int spool_in(const char *dir)
 {
