@@ -55,7 +55,7 @@ struct prompts_opts {
      * text has at most sure_bytes bytes: the caller knows that they are short enough. */
     int64_t max_tokens, sure_bytes;
     /* Of more rows than this, only so many are measured where the filter does not need them all:
-     * the longest ones and others spread evenly. 0: 65536. */
+     * the longest ones and others spread evenly. 0: 16384. */
     int64_t probe;
 };
 

@@ -12,7 +12,7 @@
 #include "rl/prompts_int.h"
 
 #define SHOWN_BAD  8 /* bad rows that are logged one by one */
-#define PROBE_ROWS 65536
+#define PROBE_ROWS 16384
 #define PROBE_LONG 1024 /* of these the ones with the longest text */
 #define TASK_ROWS  64
 #define WAVE_TASKS 256
