@@ -17,9 +17,11 @@
 enum {
     MAX_SLOTS = 128,
     MAX_ASYNC = 4096,
-    MAX_START_FAILURES = 3, /* in a row, then the slot is given up */
+    MAX_START_FAILURES = 3, /* in a row, then the slot is left alone for REST_S */
+    MAX_START_DEATHS = 10,  /* the same for a worker that somebody killed while it started */
     REPLY_MAX = 4 << 20     /* bytes of one reply; the Python side refuses larger ones itself */
 };
+static const double REST_S = 5;
 static const char LATE[] = "no reward within";       /* pyside says it too */
 static const size_t REQUEST_MAX = (size_t)256 << 20; /* bytes of one call */
 static const size_t QUEUE_BYTES = (size_t)1 << 30;   /* bytes of all waiting calls */
@@ -50,6 +52,7 @@ struct slot {
     int ncalls;
     double start_deadline;
     int start_failures;
+    double retry_at; /* of a broken one */
     char start_error[512];
 };
 
@@ -146,15 +149,15 @@ static int slot_start(struct worker_pool *w, struct slot *s, struct err *e)
     return 0;
 }
 
-/* A start that came to nothing: try again a few times, then give the slot up. */
-static void slot_start_failed(struct slot *s, const char *why)
+/* A start that came to nothing: try again a few times, then not for a while. */
+static void slot_start_failed(struct slot *s, const char *why, int most)
 {
     proc_end(&s->proc);
     copy_text(s->start_error, sizeof s->start_error, why);
     s->start_failures++;
-    s->state = s->start_failures < MAX_START_FAILURES ? SLOT_DEAD : SLOT_BROKEN;
-    log_warn(REWARD, "a reward worker did not start (%d of %d): %s", s->start_failures,
-             (int)MAX_START_FAILURES, why);
+    s->state = s->start_failures < most ? SLOT_DEAD : SLOT_BROKEN;
+    s->retry_at = proc_now() + REST_S;
+    log_warn(REWARD, "a reward worker did not start (%d of %d): %s", s->start_failures, most, why);
 }
 
 /* The worker is lost. Its only call fails for `why`; of several none is known to be guilty, so each
@@ -164,7 +167,7 @@ static void slot_lost(struct worker_pool *w, struct slot *s, const char *why)
     int several = s->ncalls > 1;
 
     if (s->state == SLOT_STARTING) {
-        slot_start_failed(s, why);
+        slot_start_failed(s, why, MAX_START_DEATHS);
         return;
     }
     proc_end(&s->proc);
@@ -253,7 +256,7 @@ static const char *hear(struct worker_pool *w, struct slot *s, const char *line,
 
     if (s->state == SLOT_STARTING) {
         if (load_error) {
-            slot_start_failed(s, load_error);
+            slot_start_failed(s, load_error, MAX_START_FAILURES);
         } else if (json_is_true(json_object_get(msg, "ready"))) {
             w->capacity = json_is_true(json_object_get(msg, "async")) ? w->async_calls : 1;
             s->state = SLOT_READY;
@@ -391,7 +394,7 @@ static void dispatch(struct worker_pool *w)
     }
 }
 
-/* Starts slots again while there is work for them. When all are broken, nothing can be done. */
+/* Starts slots again while there is work for them. While all are broken, nothing can be done. */
 static void revive(struct worker_pool *w)
 {
     int hope = 0, busy = 0;
@@ -399,10 +402,14 @@ static void revive(struct worker_pool *w)
 
     for (int i = 0; i < w->nslots; i++) {
         struct slot *s = &w->slots[i];
+        if (s->state == SLOT_BROKEN && w->head && proc_now() >= s->retry_at) {
+            s->state = SLOT_DEAD;
+            s->start_failures = 0;
+        }
         if (s->state == SLOT_DEAD && w->head) {
             w->restarts++;
             if (slot_start(w, s, &e) != 0) {
-                slot_start_failed(s, e.msg);
+                slot_start_failed(s, e.msg, MAX_START_FAILURES);
             }
         }
         hope |= s->state != SLOT_BROKEN;
@@ -423,7 +430,7 @@ static void check_deadlines(struct worker_pool *w, double now)
         char why[128];
         if (s->state == SLOT_STARTING && now >= s->start_deadline) {
             snprintf(why, sizeof why, "not ready within %g s", w->start_timeout_s);
-            slot_start_failed(s, why);
+            slot_start_failed(s, why, MAX_START_FAILURES);
         }
         for (const struct call *c = s->calls; c; c = c->next) {
             if (now >= c->deadline) {
