@@ -16,6 +16,7 @@
 #include "model/weights.h"
 #include "model/wfile.h"
 #include "reward/hub.h"
+#include "reward/worker.h"
 #include "rl/loop.h"
 #include "rl/port_native.h"
 #include "rl/promptenc.h"
@@ -53,8 +54,9 @@ struct train {
     struct loop_eval_set evals[TRAIN_MAX_EVALS];
     int nevals;
     struct hub *hub, *eval_hub;
-    atomic_int own_types;    /* prompts name their reward */
-    _Atomic int64_t untyped; /* line of the first that does not, without --rm-type */
+    atomic_int own_types;              /* prompts name their reward */
+    _Atomic int64_t untyped;           /* line of the first that does not, without --rm-type */
+    struct worker_pool *shape_rewards; /* --custom-reward-post-process-path */
     struct port_native ports;
     int ports_open;
     struct runfolder *run;
@@ -305,6 +307,14 @@ static int train_open_hubs(struct train *t, struct err *e)
             ERR(e, STATUS_INPUT,
                 "training needs a reward: give --rm-type or --custom-rm-path, or an rm_type in the "
                 "metadata of every prompt");
+    }
+    if (rc == STATUS_OK && o->custom_reward_post_process_path && !o->debug_rollout_only) {
+        struct worker_opts w = {.path = o->custom_reward_post_process_path,
+                                .python = o->reward_python,
+                                .timeout_s = o->reward_timeout,
+                                .pairs = 1,
+                                .args = args};
+        rc = worker_open(&w, &t->shape_rewards, e);
     }
     json_decref(args);
     return rc;
@@ -605,6 +615,7 @@ static int train_run(struct train *t, struct err *e)
     c.critic = t->critic ? &t->critic_ports.train : NULL;
     c.hub = t->hub;
     c.eval_hub = t->eval_hub;
+    c.shape = t->shape_rewards;
     c.enc = &t->enc;
     c.data = t->data;
     c.evals = t->evals;
@@ -645,6 +656,7 @@ static void train_close(struct train *t)
         hub_close(t->eval_hub);
     }
     hub_close(t->hub);
+    worker_close(t->shape_rewards);
     for (int i = 0; i < t->nevals; i++) {
         prompts_close(t->evals[i].data);
     }

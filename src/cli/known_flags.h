@@ -194,7 +194,6 @@ static const struct conf_known known_flags[] = {
     {"multi-lora-max-coalesce-wait-s", CONF_FLOAT, "0.5"},
     {"multi-lora-max-empty-wait-s", CONF_FLOAT, "30"},
     /* Reward */
-    {"custom-reward-post-process-path", CONF_STR, NULL},
     {"custom-convert-samples-to-train-data-path", CONF_STR, NULL},
     /* Checkpoint */
     {"async-save", CONF_SWITCH, NULL},

@@ -2,7 +2,8 @@
  * any Python from 3.8 on. Its descriptors: 3 requests, 4 replies, 5 the life line (end of file
  * there means that the main program is gone). A line of JSON each way:
  *
- *     -> {"path": ..., "source": null or text, "args": {...}, "timeout": s, "limit": bytes}  once
+ *     -> {"path", "source": null or text, "args": {...}, "timeout": s, "limit": bytes, "pairs"}
+ * once
  *     <- {"ready": true, "async": bool}  or  {"load_error": text}
  *     -> {"id": n, "sample": {...}}
  *     <- {"id": n, "value": number or object}  or  {"id": n, "error": text}
@@ -226,6 +227,14 @@ const char pyside_script[] =
     "def rewards(req, value):\n"
     "    if \"group\" not in req:\n"
     "        return plain(value)\n"
+    "    if setup[\"pairs\"]:\n"
+    "        if not isinstance(value, (list, tuple)) or len(value) != 2:\n"
+    "            raise TypeError(\"the function did not return raw and shaped rewards\")\n"
+    "        return [{\"raw\": r, \"reward\": s} for r, s in\n"
+    "                zip(listed(req, value[0]), listed(req, value[1]))]\n"
+    "    return listed(req, value)\n"
+    "\n"
+    "def listed(req, value):\n"
     "    if hasattr(value, \"tolist\"):\n"
     "        value = value.tolist()\n"
     "    if not isinstance(value, (list, tuple)):\n"

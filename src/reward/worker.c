@@ -598,9 +598,9 @@ static int start_all(struct worker_pool *w, struct err *e)
 static int make_setup(struct worker_pool *w, const struct worker_opts *o, struct err *e)
 {
     json_t *none = json_object();
-    json_t *setup =
-        json_pack("{s:s, s:s?, s:O, s:f, s:i}", "path", w->path, "source", o->source, "args",
-                  o->args ? o->args : none, "timeout", w->timeout_s, "limit", (int)(REPLY_MAX / 2));
+    json_t *setup = json_pack("{s:s, s:s?, s:O, s:f, s:i, s:b}", "path", w->path, "source",
+                              o->source, "args", o->args ? o->args : none, "timeout", w->timeout_s,
+                              "limit", (int)(REPLY_MAX / 2), "pairs", o->pairs);
     char *text = setup ? json_dumps(setup, JSON_COMPACT) : NULL;
     struct buf b;
     int rc = 0;

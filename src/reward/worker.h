@@ -36,6 +36,8 @@ struct worker_opts {
     double timeout_s;       /* of one call; 0: 60 */
     double start_timeout_s; /* of a start with all imports; 0: 300 */
     int queue_max;          /* calls that are submitted and not yet polled; 0: 4096 */
+    int pairs;              /* 1: of a group it returns two lists, the raw and the shaped rewards;
+                               told as a list of {"raw", "reward"} */
     int async_calls;        /* calls at a time in one worker, async functions; 0: 64 */
     const json_t *args;     /* object: attributes of `args`; NULL: none. Read by open only. */
 };

@@ -11,6 +11,7 @@
 #include "base/metric.h"
 #include "base/status.h"
 #include "base/world.h"
+#include "reward/worker.h"
 #include "rl/rollmetric.h"
 #include "train/adv.h"
 #include "train/lrsched.h"
@@ -62,6 +63,39 @@ static void learn_denoms(struct learn_work *w)
     map_fini(&sums);
 }
 
+/* The user's function in place of the normalisation: raw and shaped rewards of all samples. */
+static int learn_shape(struct learn *l, struct learn_work *w, struct err *e)
+{
+    json_t *all = json_array();
+    struct worker_result r = {0};
+    int rc;
+
+    for (int i = 0; i < w->n; i++) {
+        json_array_append_new(all, sample_to_json(w->in->s[i]));
+    }
+    rc = worker_submit(l->c.shape, 0, all, e);
+    json_decref(all);
+    while (rc == STATUS_OK && (rc = worker_poll(l->c.shape, 1.0, &r, e)) == STATUS_AGAIN) {
+        rc = STATUS_OK; /* its time-out ends it */
+    }
+    if (rc == STATUS_OK && r.failed) {
+        rc = ERR(e, STATUS_CHILD, "--custom-reward-post-process-path: %s", r.reason);
+    }
+    for (int i = 0; rc == STATUS_OK && i < w->n; i++) {
+        const json_t *pair = json_array_get(r.value, (size_t)i);
+        const json_t *raw = json_object_get(pair, "raw"), *out = json_object_get(pair, "reward");
+        if (!json_is_number(raw) || !json_is_number(out)) {
+            rc = ERR(e, STATUS_CHILD,
+                     "--custom-reward-post-process-path: reward %d of its lists is no number", i);
+        }
+        w->in->s[i]->reward = json_number_value(raw);
+        w->raw[i] = (float)json_number_value(raw);
+        w->shaped[i] = (float)json_number_value(out);
+    }
+    json_decref(r.value);
+    return rc;
+}
+
 static int learn_prepare(struct learn *l, struct learn_work *w, struct err *e)
 {
     struct adv_reward_opts ro;
@@ -104,6 +138,9 @@ static int learn_prepare(struct learn *l, struct learn_work *w, struct err *e)
         }
     }
     learn_denoms(w);
+    if (l->c.shape) {
+        return learn_shape(l, w, e);
+    }
     return adv_rewards(&ro, w->n, w->raw, w->group, w->rollout, w->shaped, e);
 }
 

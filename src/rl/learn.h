@@ -19,11 +19,13 @@
 #include "rl/train_opts.h"
 
 struct err;
+struct worker_pool;
 struct world;
 
 struct learn_cfg {
     const struct train_opts *o;
     const struct trainer_port *actor, *critic; /* critic: NULL but for ppo */
+    struct worker_pool *shape;                 /* of --custom-reward-post-process-path, or NULL */
     const struct world *world;
     int64_t num_rollout;
     int64_t sched_pos, critic_pos; /* rollouts that actor and critic were trained on before */

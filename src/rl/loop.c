@@ -92,7 +92,7 @@ int loop_open(const struct loop_cfg *cfg, struct loop **out, struct err *e)
 {
     struct loop *l = mem_alloc(sizeof *l);
     struct learn_cfg c = {
-        cfg->o,         cfg->train,      cfg->critic,  cfg->world,   cfg->num_rollout,
+        cfg->o,         cfg->train,      cfg->critic,  cfg->shape,   cfg->world, cfg->num_rollout,
         cfg->sched_pos, cfg->critic_pos, loop_trained, loop_stepped, l};
     (void)e;
     l->c = *cfg;

@@ -21,6 +21,7 @@ struct hub;
 struct journal;
 struct promptenc;
 struct prompts;
+struct worker_pool;
 struct world;
 
 struct loop_eval_set {
@@ -43,6 +44,7 @@ struct loop_cfg {
     const struct trainer_port *train;   /* NULL: --debug-rollout-only */
     const struct trainer_port *critic;  /* NULL but for ppo */
     struct hub *hub, *eval_hub;
+    struct worker_pool *shape; /* of --custom-reward-post-process-path, or NULL */
     const struct promptenc *enc;
     struct prompts *data; /* NULL with --load-debug-rollout-data */
     struct loop_eval_set *evals;

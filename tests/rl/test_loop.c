@@ -6,6 +6,7 @@
 
 #include "base/metric.h"
 #include "reward/hub.h"
+#include "reward/worker.h"
 #include "rl/journal.h"
 #include "rl/loop.h"
 #include "rl/prompts.h"
@@ -745,6 +746,68 @@ static void missing_log_probs(void **state)
     }
 }
 
+/* --custom-reward-post-process-path: its lists take the place of the normalisation. */
+static void shaped_by_function(void **state)
+{
+    static const char text[] =
+        "def same(args, samples):\n"
+        "    r = [s.get_reward_value(args) for s in samples]\n"
+        "    assert len(r) == 12 and all(s.metadata == {} for s in samples)\n"
+        "    return r, r\n"
+        "def other(args, samples):\n"
+        "    return [3.0] * len(samples), [s.index for s in samples]\n"
+        "def short(args, samples):\n"
+        "    return [0] * len(samples), [0]\n"
+        "def one(args, samples):\n"
+        "    return [0] * len(samples)\n";
+    static const struct {
+        const char *name, *error;
+    } bad[] = {{"short", "1 rewards for a group of 12 samples"},
+               {"one", "did not return raw and shaped rewards"}};
+    json_t *args = json_pack("{s:n}", "reward_key");
+    char path[400], want[65], got[65];
+    struct worker_opts w = {.path = path, .pairs = 1, .args = args};
+    struct worker_pool *pool = NULL;
+    struct run r;
+    (void)state;
+    write_rows("rows.jsonl", 30, "");
+    fakeport_text("shape.py", text);
+    run_open(&r, 1, ARGS("--num-rollout", "2", "--disable-rewards-normalization"));
+    assert_ok(run_go(&r), &e);
+    fakeport_weights(&r.f, want);
+    run_close(&r);
+    snprintf(path, sizeof path, "%s:same", fakeport_path("shape.py"));
+    assert_ok(worker_open(&w, &pool, &e), &e);
+    run_open(&r, 1, ARGS("--num-rollout", "2"));
+    r.c.shape = pool;
+    assert_ok(run_go(&r), &e);
+    fakeport_weights(&r.f, got);
+    assert_string_equal(got, want);
+    run_close(&r);
+    worker_close(pool);
+    snprintf(path, sizeof path, "%s:other", fakeport_path("shape.py"));
+    assert_ok(worker_open(&w, &pool, &e), &e);
+    run_open(&r, 1, ARGS("--num-rollout", "2"));
+    r.c.shape = pool;
+    assert_ok(run_go(&r), &e);
+    assert_string_equal(series(&r, "rollout/raw_reward"), "3 3");
+    assert_string_equal(series(&r, "rollout/rewards"), "5.5 17.5");
+    run_close(&r);
+    worker_close(pool);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s:%s", fakeport_path("shape.py"), bad[i].name);
+        assert_ok(worker_open(&w, &pool, &e), &e);
+        run_open(&r, 1, ARGS("--num-rollout", "2"));
+        r.c.shape = pool;
+        assert_int_equal(run_go(&r), STATUS_CHILD);
+        assert_non_null(strstr(e.msg, bad[i].error));
+        assert_int_equal(r.f.steps, 0);
+        run_close(&r);
+        worker_close(pool);
+    }
+    json_decref(args);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -764,6 +827,7 @@ int main(void)
         cmocka_unit_test(weight_sync),
         cmocka_unit_test(debug_modes),
         cmocka_unit_test(missing_log_probs),
+        cmocka_unit_test(shaped_by_function),
     };
     return cmocka_run_group_tests(tests, fakeport_setup, fakeport_teardown);
 }
