@@ -278,6 +278,7 @@ static int submit_one(struct hub *h, const struct hub_request *r, struct err *e)
     const struct hub_type *g = NULL;
     struct hub_request q = *r;
     struct err why = {0};
+    enum hub_class bad = HUB_BAD_TYPE;
     int boxed = 0, rc;
 
     if (function && !h->sample_functions) {
@@ -291,13 +292,17 @@ static int submit_one(struct hub *h, const struct hub_request *r, struct err *e)
     } else if (g->grade) {
         return to_grader(h, g, boxed, r, e);
     } else {
-        q.sample = boxed ? boxed_sample(r->sample) : json_incref(r->sample);
-        rc = g->send(h, g, &q, &why);
-        json_decref(q.sample);
+        rc = g->open ? g->open(h, g, &why) : STATUS_OK;
+        if (rc == STATUS_OK) {
+            bad = HUB_BAD_SAMPLE;
+            q.sample = boxed ? boxed_sample(r->sample) : json_incref(r->sample);
+            rc = g->send(h, g, &q, &why);
+            json_decref(q.sample);
+        }
     }
     if (rc != STATUS_OK && rc != STATUS_AGAIN) {
         h->pending++;
-        hub_push_failed(h, r->id, 0, HUB_BAD_TYPE, why.msg);
+        hub_push_failed(h, r->id, 0, bad, why.msg);
         rc = STATUS_OK;
     }
     return rc;

@@ -147,9 +147,7 @@ int hub_calls_open_ifbench(struct hub *h, const struct hub_type *g, struct err *
 int hub_calls_ifbench(struct hub *h, const struct hub_type *g, const struct hub_request *r,
                       struct err *e)
 {
-    struct hub_source *s = hub_calls_pool(h, g->name, ifbench_script, e);
-
-    return s ? hub_calls_submit(h, s, r, e) : e->code;
+    return hub_calls_submit(h, hub_source_find(h, g->name, 1, e), r, e);
 }
 
 /* ---- the service ---- */
@@ -225,14 +223,9 @@ int hub_calls_open_remote(struct hub *h, const struct hub_type *g, struct err *e
 int hub_calls_remote(struct hub *h, const struct hub_type *g, const struct hub_request *r,
                      struct err *e)
 {
-    int rc = hub_calls_open_remote(h, g, e);
-    struct hub_flight *f;
+    struct hub_flight *f = hub_flight_new(h, r, 0);
+    int rc = remote_submit(hub_source_find(h, g->name, 1, e)->self, f, r->sample, e);
 
-    if (rc != STATUS_OK) {
-        return rc;
-    }
-    f = hub_flight_new(h, r, 0);
-    rc = remote_submit(hub_source_find(h, g->name, 1, e)->self, f, r->sample, e);
     if (rc != STATUS_OK) {
         hub_flight_end(h, f);
     } else {

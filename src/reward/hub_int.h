@@ -37,9 +37,10 @@ struct hub_type {
     const char *name;
     int needs; /* HUB_SLOW, HUB_NO_LABEL */
     int (*grade)(struct hub_task *t, struct err *e);
-    /* Looks whether what it needs is there, when it is the run's own type; NULL: nothing. */
+    /* Makes sure that what it needs is there: at the start for the run's own type, and before each
+     * `send`, so the second time it is quick. NULL: it needs nothing. */
     int (*open)(struct hub *h, const struct hub_type *g, struct err *e);
-    /* 0, STATUS_AGAIN when there is no room, else the sample fails for the reason in e. */
+    /* 0, STATUS_AGAIN when there is no room, else the sample is at fault, for the reason in e. */
     int (*send)(struct hub *h, const struct hub_type *g, const struct hub_request *r,
                 struct err *e);
 };
