@@ -66,50 +66,47 @@ void hub_failed(struct hub_result *r, enum hub_class why, const char *reason)
 
 /* ---- mathematics ---- */
 
-/* What the answer was compared with, and how it went; `name` is the type's. */
-static int math_verdict(struct hub_task *t, const char *name, int right)
+/* Takes a verdict over. Where only algebra decides, the question is left in the task. */
+static int take_verdict(struct hub_task *t, const char *type, struct mathverdict *v, struct err *e)
 {
-    const char *box;
-    char given[HUB_TEXT / 2], truth[HUB_TEXT / 2];
-    size_t n;
+    static const char *const missing[] = {"no closed \\boxed{} in the answer", "neither </think>",
+                                          "no \\boxed{}", "the last \\boxed{",
+                                          "the answer is empty"};
+    enum hub_class why = v->right ? HUB_RIGHT : HUB_WRONG;
 
-    t->reward = right;
-    if (!t->label_text || !*t->label_text) {
-        hub_say(t, HUB_WRONG, "%s: the label is empty", name);
-    } else if (!mathgrade_box(t->response, t->n, &box, &n)) {
-        hub_say(t, HUB_NO_ANSWER, "%s: no whole \\boxed{} in the response", name);
-    } else {
-        hub_line(given, sizeof given, box, n);
-        hub_line(truth, sizeof truth, t->label_text, strlen(t->label_text));
-        hub_say(t, right ? HUB_RIGHT : HUB_WRONG, "%s: %s %s %s", name, given,
-                right ? "is" : "is not", truth);
+    for (size_t i = 0; !v->right && i < sizeof missing / sizeof *missing; i++) {
+        if (strncmp(v->reason, missing[i], strlen(missing[i])) == 0) {
+            why = HUB_NO_ANSWER;
+        }
     }
-    return 0;
+    hub_say(t, why, "%s: %s", type, v->reason);
+    t->reward = v->right == 1;
+    mathverdict_fini(v);
+    return v->right < 0 ? ERR(e, STATUS_UNSUPPORTED, "%s", t->reason) : STATUS_OK;
 }
 
 static int grade_math(struct hub_task *t, struct err *e)
 {
-    (void)e;
-    return math_verdict(t, "math", mathgrade_math(t->response, t->n, t->label_text));
+    struct mathverdict v;
+
+    mathgrade_math_why(t->response, t->n, t->label_text, &v);
+    return take_verdict(t, "math", &v, e);
 }
 
 static int grade_deepscaler(struct hub_task *t, struct err *e)
 {
-    int right = mathgrade_deepscaler(t->response, t->n, t->label_text);
+    struct mathverdict v;
 
-    (void)e;
-    math_verdict(t, "deepscaler", right);
-    if (!right && !memmem(t->response, t->n, "</think>", 8) &&
-        !memmem(t->response, t->n, "###Response", 11)) {
-        hub_say(t, HUB_NO_ANSWER, "deepscaler: neither </think> nor ###Response in the response");
-    }
-    return 0;
+    mathgrade_deepscaler_why(t->response, t->n, t->label_text, &v);
+    return take_verdict(t, "deepscaler", &v, e);
 }
 
 static int grade_gemma(struct hub_task *t, struct err *e)
 {
-    (void)e;
-    return math_verdict(t, "gemma_math", mathgrade_gemma(t->response, t->n, t->label_text));
+    struct mathverdict v;
+
+    mathgrade_gemma_why(t->response, t->n, t->label_text, &v);
+    return take_verdict(t, "gemma_math", &v, e);
 }
 
 /* ---- text ---- */

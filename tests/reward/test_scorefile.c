@@ -67,9 +67,9 @@ static void test_rows(void **state)
     assert_int_equal(st.classes[HUB_NO_ANSWER], 1);
     assert_int_equal(st.classes[HUB_PARTIAL], 1);
     assert_int_equal(st.classes[HUB_BAD_SAMPLE], 1);
-    assert_string_equal(text_at(rows, 0, "reason"), "math: 4 is 4");
+    assert_string_equal(text_at(rows, 0, "reason"), "math: equal text in the first normal form: 4");
     assert_int_equal(json_array_size(json_object_get(json_array_get(rows, 0), "keep")), 1);
-    assert_string_equal(text_at(rows, 1, "reason"), "math: 5 is not 4");
+    assert_string_equal(text_at(rows, 1, "reason"), "math: different by algebra: 5 != 4");
     assert_string_equal(text_at(rows, 1, "response"), "not this");
     for (size_t i = 2; i < 5; i++) {
         assert_string_equal(text_at(rows, i, "class"), "bad_row");

@@ -131,7 +131,7 @@ static void test_answers(void **state)
     assert_true(json_real_value(json_object_get(json_array_get(list, 0), "reward")) == 1);
     assert_true(json_real_value(json_object_get(json_array_get(list, 1), "reward")) == 0);
     assert_string_equal(json_string_value(json_object_get(json_array_get(list, 1), "reason")),
-                        "math: 3 is not 2");
+                        "math: different by algebra: 3 != 2");
     assert_true(json_is_null(json_object_get(json_array_get(list, 2), "reward")));
     assert_true(json_is_true(json_object_get(json_array_get(list, 2), "failed")));
     json_decref(j);
