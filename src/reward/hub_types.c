@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "reward/gpqa.h"
 #include "reward/hub_int.h"
+#include "reward/mathequal.h"
 #include "reward/mathgrade.h"
 #include "reward/textgrade.h"
 
@@ -107,6 +108,14 @@ static int grade_gemma(struct hub_task *t, struct err *e)
 
     mathgrade_gemma_why(t->response, t->n, t->label_text, &v);
     return take_verdict(t, "gemma_math", &v, e);
+}
+
+static int grade_equal(struct hub_task *t, struct err *e)
+{
+    struct mathverdict v;
+
+    mathequal_grade(t->response, t->n, t->label_text, &v);
+    return take_verdict(t, "math_equal", &v, e);
 }
 
 /* ---- text ---- */
@@ -220,6 +229,7 @@ static const struct hub_type types[] = {
     {.name = "math", .grade = grade_math, .needs = HUB_NO_LABEL},
     {.name = "deepscaler", .grade = grade_deepscaler},
     {.name = "gemma_math", .grade = grade_gemma},
+    {.name = "math_equal", .grade = grade_equal, .needs = HUB_SLOW},
     {.name = "dapo", .grade = grade_dapo},
     {.name = "f1", .grade = grade_f1},
     {.name = "gpqa", .grade = grade_gpqa, .needs = HUB_NO_LABEL},

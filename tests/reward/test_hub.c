@@ -260,6 +260,13 @@ static void test_reasons(void **state)
     says(h, pair("</think>\\boxed{4}", "4"), 1, HUB_RIGHT,
          "deepscaler: equal text in the first normal form: 4");
     hub_close(h);
+    h = open_type("math_equal", NULL); /* in a thread, without being asked for one */
+    gives(h, pair("so \\boxed{\\frac{2}{4}}", "0.5"), 1);
+    gives(h, pair("so \\boxed{3}", "4"), 0);
+    fails(h, pair("\\boxed{3}", NULL), "no label");
+    struct hub_result m = ask(h, pair("nothing", "4"));
+    assert_true(!m.failed && m.why == HUB_NO_ANSWER);
+    hub_close(h);
     h = open_type("dapo", "score");
     says(h, pair("Answer: 41", "42"), -1, HUB_WRONG, "dapo: 41 is not 42");
     says(h, pair("Answer: 42", "42"), 1, HUB_RIGHT, "dapo: 42 is 42");
