@@ -1,15 +1,17 @@
 /* Owns the Python half of the "ifbench" reward: what a sample's metadata becomes for the official
- * checker (module evaluation_lib of AllenAI's IFBench), and what its verdict becomes. The checker
+ * checker (module evaluation_lib of AllenAI's IFBench, or the copy of it in the package evalscope), and what
+ * its verdict becomes. The checker
  * is not part of this program; where it is not installed, the worker says what to install when it
  * starts. The answer is {"value": 1.0 or 0.0, "reason": text}, which the hub takes apart. */
 #include "reward/ifbench.h"
 
 /* clang-format off */
 const char ifbench_script[] =
-    "import importlib\n"
+    "import importlib, inspect\n"
     "\n"
     "lib, missing = None, None\n"
-    "for name in (\"evaluation_lib\", \"ifbench.evaluation_lib\", \"IFBench.evaluation_lib\"):\n"
+    "for name in (\"evaluation_lib\", \"ifbench.evaluation_lib\",\n"
+    "             \"evalscope.benchmarks.ifbench.evaluation_lib\"):\n"
     "    try:\n"
     "        lib = importlib.import_module(name)\n"
     "        break\n"
@@ -20,7 +22,12 @@ const char ifbench_script[] =
     "    raise ImportError(\n"
     "        \"the reward type ifbench needs AllenAI's checker: git clone \"\n"
     "        \"https://github.com/allenai/IFBench, pip install -r IFBench/requirements.txt, and \"\n"
-    "        \"have that folder in PYTHONPATH (%s)\" % missing)\n"
+    "        \"have that folder in PYTHONPATH; or pip install evalscope emoji nltk syllapy, \"\n"
+    "        \"which has a copy (%s)\" % missing)\n"
+    "\n"
+    "# The copy takes the response itself, the original a dict of prompts and responses.\n"
+    "strict = lib.test_instruction_following_strict\n"
+    "plain = \"response\" in inspect.signature(strict).parameters\n"
     "\n"
     "def instructions(meta):\n"
     "    ids = meta.get(\"instruction_id_list\") or []\n"
@@ -52,8 +59,8 @@ const char ifbench_script[] =
     "        prompt = sample.prompt if isinstance(sample.prompt, str) else \"\"\n"
     "    example = lib.InputExample(key=meta.get(\"record_id\") or 0, instruction_id_list=ids,\n"
     "                               prompt=str(prompt), kwargs=arguments(meta, len(ids)))\n"
-    "    out = lib.test_instruction_following_strict(example,\n"
-    "                                                {str(prompt): str(sample.response or \"\")})\n"
+    "    text = str(sample.response or \"\")\n"
+    "    out = strict(example, text if plain else {str(prompt): text})\n"
     "    broken = [i for i, ok in zip(ids, out.follow_instruction_list) if not ok]\n"
     "    text = \"ifbench: %d of %d instructions followed\" % (len(ids) - len(broken), len(ids))\n"
     "    if broken:\n"

@@ -718,9 +718,6 @@ static int check_sources(const struct train_opts *o, struct err *e)
     if (!is_set(o->num_rollout) && !is_set(o->num_epoch)) {
         return ERR(e, STATUS_INPUT, "--num-rollout or --num-epoch is needed");
     }
-    if (!o->rm_type && !o->custom_rm_path && !o->load_debug_rollout_data) {
-        return ERR(e, STATUS_INPUT, "--rm-type or --custom-rm-path is needed");
-    }
     if (is_set(o->save_interval) && !o->save) {
         return ERR(e, STATUS_INPUT, "--save-interval needs --save");
     }

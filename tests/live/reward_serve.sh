@@ -4,7 +4,8 @@
 # Python clients (tests/live/reward_serve.py) call it as Miles does, at once and with hostile bodies; its
 # workers are killed under load; more is asked than it takes. Then `miles train --rm-type remote_rm` of a
 # tiny model asks it: the weights have the bits of the same run with the reward in its own process, also
-# when the workers, and then the whole server, are killed in the middle. At last SIGTERM: it ends with 0
+# when prompts name the type, when groups are scored whole, and when the workers, and then the whole
+# server, are killed in the middle. At last SIGTERM: it ends with 0
 # and leaves no process behind. Ends with checks=... runs=... distinct=1
 
 # shellcheck source=lib.sh
@@ -21,6 +22,10 @@ import time
 
 def reward(args, sample):
     return sum(sample.response.encode()) % 7 / 7
+
+
+def group(args, samples):
+    return [reward(args, s) for s in samples]
 
 
 def length(args, sample):
@@ -92,6 +97,7 @@ with open(sys.argv[1], "w") as out:
         text = f"{'the number ' * (i % 7)}{i * 37 % 101} and {i * 53 % 89} are"
         out.write(json.dumps({"prompt": text, "label": str(i)}) + "\n")
 PY
+sed 's/}$/, "metadata": {"rm_type": "remote_rm"}}/' "$WORK/prompts.jsonl" >"$WORK/named.jsonl"
 
 runs=0
 declare -A hashes
@@ -115,6 +121,8 @@ run() {
 run direct --custom-rm-path "$WORK/reward.py:reward"
 serve 0 --custom-rm-path "$WORK/reward.py:reward" --reward-workers 2
 run remote --rm-type remote_rm --rm-url "$URL"
+run named --prompt-data "$WORK/named.jsonl" --rm-url "$URL" --rm-send-metadata
+run group --group-rm --custom-rm-path "$WORK/reward.py:group"
 
 # Its workers die again and again.
 (

@@ -125,8 +125,6 @@ static void source_rules(void **state)
     refused("--rollout-batch-size 8", STATUS_INPUT, "--hf-checkpoint is needed");
     refused("--hf-checkpoint m", STATUS_INPUT, "--prompt-data is needed");
     refused("--hf-checkpoint m --prompt-data p", STATUS_INPUT, "--num-rollout or --num-epoch");
-    refused("--hf-checkpoint m --prompt-data p --num-epoch 1", STATUS_INPUT,
-            "--rm-type or --custom-rm-path");
     refused("--hf-checkpoint m --prompt-data p --num-epoch 1 --rm-type math --rollout-batch-size 8",
             STATUS_INPUT, "--rollout-max-response-len is needed");
     refused(BASE "--save-interval 5", STATUS_INPUT, "--save-interval needs --save");
