@@ -208,7 +208,7 @@ struct serve_reward_opts {
 
 #define O(f) offsetof(struct serve_reward_opts, f)
 static const struct conf_opt serve_reward_table[] = {
-    {"max-body-mb", CONF_INT, "64", "[1,4096]", "largest request in MiB", O(max_body), "network",
+    {"max-body-mb", CONF_INT, "16", "[1,4096]", "largest request in MiB", O(max_body), "network",
      NULL},
     {"max-queued", CONF_INT, "1024", "[1,4096]",
      "samples waiting or being scored; more are answered with 503", O(max_queued), "network", NULL},

@@ -16,6 +16,9 @@
 #include "net/http_req.h"
 #include "serve/jfield.h"
 
+/* Bytes of the bodies of all samples that wait or are scored: parsed, they take some times more. */
+static const size_t QUEUED_BYTES = (size_t)128 << 20;
+
 enum { BATCH_MAX = 1024, DEFAULT_QUEUED = 1024, MAX_QUEUED = 4096, ID_BITS = 12 };
 
 /* A request with its samples. */
@@ -25,6 +28,7 @@ struct job {
     json_t *samples; /* list */
     int n, sent, left;
     int batch, slot;
+    size_t bytes; /* of its body */
     double start;
     struct hub_result *results; /* (n) */
 };
@@ -45,6 +49,7 @@ struct rewardapi {
     pthread_cond_t more;  /* the inbox has something, or the hub is open, or stop */
     struct job *inbox, *inbox_last;
     int queued; /* samples taken and not answered */
+    size_t queued_bytes;
     int stop, opened, closed, open_rc;
     struct err open_err;
     struct figures f;
@@ -198,14 +203,14 @@ static int read_samples(const struct http_req *r, int batch, json_t **out, struc
     return STATUS_OK;
 }
 
-static void refuse_full(struct http_req *r, int max)
+static void refuse_full(struct http_req *r, int queued)
 {
     static const struct http_header h[] = {{"Retry-After", "1"}};
     struct http_req_answer a = {503, "application/json", h, 1};
 
     answer(r, &a,
            json_pack("{s:b,s:o,s:s}", "failed", 1, "reason",
-                     json_sprintf("%d samples wait already: try again later", max), "class",
+                     json_sprintf("%d samples wait already: try again later", queued), "class",
                      "full"));
 }
 
@@ -214,7 +219,7 @@ static void take(struct rewardapi *a, struct http_req *r, int batch)
     struct err e = {0};
     json_t *samples = NULL;
     struct job *j;
-    int full;
+    int full, queued;
 
     if (read_samples(r, batch, &samples, &e) != STATUS_OK) {
         http_req_fail(r, 400, "%s", e.msg);
@@ -225,15 +230,18 @@ static void take(struct rewardapi *a, struct http_req *r, int batch)
     j->samples = samples;
     j->n = j->left = (int)json_array_size(samples);
     j->batch = batch;
+    http_req_body(r, &j->bytes);
     j->start = proc_now();
     j->results = mem_alloc(sizeof *j->results * (size_t)(j->n + 1));
     pthread_mutex_lock(&a->lock);
     a->f.requests++;
-    full = a->queued && a->queued + j->n > a->max_queued;
+    queued = a->queued;
+    full = queued && (queued + j->n > a->max_queued || a->queued_bytes + j->bytes > QUEUED_BYTES);
     if (full) {
         a->f.refused++;
     } else {
         a->queued += j->n;
+        a->queued_bytes += j->bytes;
         a->f.samples += (uint64_t)j->n;
         if (a->inbox_last) {
             a->inbox_last->next = j;
@@ -245,7 +253,7 @@ static void take(struct rewardapi *a, struct http_req *r, int batch)
     }
     pthread_mutex_unlock(&a->lock);
     if (full) {
-        refuse_full(r, a->max_queued);
+        refuse_full(r, queued);
         free_job(j);
     } else {
         hub_wake(a->hub);
@@ -319,6 +327,7 @@ static void finish(struct rewardapi *a, struct job *j)
 {
     pthread_mutex_lock(&a->lock);
     a->queued -= j->n;
+    a->queued_bytes -= j->bytes;
     a->f.seconds += proc_now() - j->start;
     a->f.restarts = hub_restarts(a->hub);
     for (int i = 0; i < j->n; i++) {
