@@ -534,7 +534,7 @@ static void slot_lost(struct sandbox *s, struct slot *t)
     slot_next(s, t);
 }
 
-static int start_case(struct slot *t, struct cell *c, const char *harness, int in, int source,
+static int start_case(struct slot *t, struct cell *c, int harness, int in, int source,
                       const char *words, size_t nwords, int nargs, int64_t output, struct err *e)
 {
     const struct sandbox_limits *l = &t->job->j.limits;
@@ -545,17 +545,9 @@ static int start_case(struct slot *t, struct cell *c, const char *harness, int i
                                   .files = l->files,
                                   .serial = t->serial,
                                   .nargs = nargs};
-    int fds[SANDBOX_WIRE_FDS] = {in, -1, -1, source, -1};
-    int rc;
+    int fds[SANDBOX_WIRE_FDS] = {in, -1, -1, source, harness};
 
-    if (harness && (fds[4] = sandbox_memfd(harness, strlen(harness))) < 0) {
-        return ERR(e, STATUS_IO, "cannot make a memory file: %s", strerror(errno));
-    }
-    rc = sandbox_box_run(&c->box, &w, words, nwords, fds, l->wall_s, output, e);
-    if (fds[4] >= 0) {
-        close(fds[4]);
-    }
-    return rc;
+    return sandbox_box_run(&c->box, &w, words, nwords, fds, l->wall_s, output, e);
 }
 
 /* Hands the current case to the slot's sandbox (and the tests to the judge's). */
@@ -563,7 +555,7 @@ static void slot_start(struct sandbox *s, struct slot *t)
 {
     const struct job *j = t->job;
     const struct test *c = &j->tests[t->at];
-    const char *harness = j->j.style == SANDBOX_CALL ? sandbox_blob_call : NULL;
+    const int *code = s->cage.code_fds;
     size_t nentry = *j->entry ? strlen(j->entry) + 1 : 0;
     int pair[2] = {-1, -1}, in = -1, tests = -1, rc = 0;
     struct err e = {0};
@@ -574,18 +566,18 @@ static void slot_start(struct sandbox *s, struct slot *t)
             rc = ERR(&e, STATUS_IO, "cannot make a pair of sockets: %s", strerror(errno));
         }
         rc = rc ? rc
-                : start_case(t, t->cell, sandbox_blob_serve, pair[0], t->source_fd, "", 0, 0,
+                : start_case(t, t->cell, code[SANDBOX_CODE_SERVE], pair[0], t->source_fd, "", 0, 0,
                              JUDGE_OUTPUT, &e);
         rc = rc ? rc
-                : start_case(t, t->judge, sandbox_blob_judge, pair[1], tests, j->entry, nentry,
-                             nentry != 0, JUDGE_OUTPUT, &e);
+                : start_case(t, t->judge, code[SANDBOX_CODE_JUDGE], pair[1], tests, j->entry,
+                             nentry, nentry != 0, JUDGE_OUTPUT, &e);
     } else if ((in = sandbox_memfd(c->input, c->ninput)) < 0) {
         rc = ERR(&e, STATUS_IO, "cannot make a memory file: %s", strerror(errno));
-    } else if (harness) {
-        rc = start_case(t, t->cell, harness, in, t->source_fd, j->entry, nentry, 1,
+    } else if (j->j.style == SANDBOX_CALL) {
+        rc = start_case(t, t->cell, code[SANDBOX_CODE_CALL], in, t->source_fd, j->entry, nentry, 1,
                         j->j.limits.output, &e);
     } else {
-        rc = start_case(t, t->cell, NULL, in, t->source_fd, c->args, c->nargs_bytes, c->nargs,
+        rc = start_case(t, t->cell, -1, in, t->source_fd, c->args, c->nargs_bytes, c->nargs,
                         j->j.limits.output, &e);
     }
     t->serial++;
@@ -928,7 +920,7 @@ int sandbox_open(const struct sandbox_opts *o, struct sandbox **out, struct err 
 
     s->nslots = o->workers > 0 ? o->workers : pool_cores();
     s->nslots = s->nslots < MAX_WORKERS ? s->nslots : MAX_WORKERS;
-    s->spares = o->spares < 0 ? 0 : o->spares > 0 ? o->spares : s->nslots;
+    s->spares = o->spares < 0 ? 0 : o->spares > 0 ? o->spares : 2 * s->nslots;
     s->spares = s->spares < MAX_WORKERS / 2 ? s->spares : MAX_WORKERS / 2;
     s->queue_max = o->queue_max > 0 ? o->queue_max : 4096;
     s->ncells = s->nslots * 2 + s->spares * 2;
@@ -1002,7 +994,7 @@ int sandbox_spawn(const struct sandbox_opts *so, const struct proc_opts *o, stru
     int rc = cage_open(&c, so, e);
 
     if (rc == 0) {
-        rc = sandbox_cage_spawn(&c, o, o->argv, 0, 0, p, e);
+        rc = sandbox_cage_spawn(&c, o, o->argv, -1, NULL, p, e);
         sandbox_cage_fini(&c);
     }
     return rc;

@@ -47,9 +47,9 @@ struct sandbox_limits {
 };
 
 struct sandbox_opts {
-    int workers;              /* jobs at the same time; 0: usable cores. At most 64 */
-    int spares;               /* Python sandboxes held ready; 0: as workers, -1: none */
-    int queue_max;            /* jobs submitted and not yet polled; 0: 4096 */
+    int workers;   /* jobs at the same time; 0: usable cores. At most 64 */
+    int spares;    /* sandboxes of a kind held ready; 0: two per worker, -1: none. At most 32 */
+    int queue_max; /* jobs submitted and not yet polled; 0: 4096 */
     const char *python;       /* interpreter; NULL: python3 in PATH */
     const char *bwrap;        /* program; NULL: bwrap in PATH */
     const char *const *binds; /* more host folders to be seen read-only; NULL-terminated, or NULL */

@@ -26,6 +26,8 @@
 
 enum { LOG_BYTES = 4096, MAX_LOOK = 512, MAX_INODES = 100000, END_MS = 5000 };
 
+#define ZYGOTE "/zygote.pyc"
+
 static void close_fd(int *fd)
 {
     if (*fd >= 0) {
@@ -70,8 +72,7 @@ int sandbox_box_start(struct sandbox_box *b, const struct sandbox_cage *c,
         words[n++] = "-S";
         words[n++] = "-s";
         words[n++] = "-B";
-        words[n++] = "-c";
-        words[n++] = sandbox_blob_zygote;
+        words[n++] = ZYGOTE;
         for (int i = 0; i < c->nlibs; i++) {
             words[n++] = c->libs[i];
         }
@@ -84,7 +85,10 @@ int sandbox_box_start(struct sandbox_box *b, const struct sandbox_cage *c,
     o.shares = (const int(*)[2])share;
     o.nshares = 1;
     o.log_fd = b->log_fd;
-    rc = sandbox_cage_spawn(c, &o, words, 1, kind == SANDBOX_BOX_NATIVE, &b->proc, e);
+    rc = kind == SANDBOX_BOX_PYTHON
+             ? sandbox_cage_spawn(c, &o, words, c->code_fds[SANDBOX_CODE_ZYGOTE], ZYGOTE, &b->proc,
+                                  e)
+             : sandbox_cage_spawn(c, &o, words, c->init_fd, "/init", &b->proc, e);
     if (rc == 0) {
         b->control = pair[0];
         pair[0] = -1;

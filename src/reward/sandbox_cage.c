@@ -26,7 +26,7 @@
 #include "base/status.h"
 #include "reward/sandbox_int.h"
 
-enum { NOBODY = 65534, MAX_WORDS = 192, FILTER_FD = 60, INIT_FD = 61 };
+enum { NOBODY = 65534, MAX_WORDS = 192, FILTER_FD = 60, DATA_FD = 61 };
 
 #define INSTALL_BWRAP                                                                              \
     "the sandbox needs bubblewrap: install it (apt install bubblewrap, dnf install bubblewrap)"
@@ -88,14 +88,29 @@ static int add_bind(struct sandbox_cage *c, const char *path, struct err *e)
     return 0;
 }
 
-/* The interpreter's own answer about where its parts are. */
+/* The interpreter's own answer about where its parts are, and our Python files as it compiles them:
+ * compiling them at each start would cost more than the rest of the start. */
 static int ask_python(const char *python, json_t **out, struct err *e)
 {
     static const char script[] =
-        "import sys, os, json; print(json.dumps({'exe': sys.executable, 'prefix': sys.prefix, "
-        "'base': sys.base_prefix, 'real': os.path.realpath(sys.executable), "
-        "'version': list(sys.version_info[:2]), 'path': [p for p in sys.path if p]}))";
-    const char *argv[] = {python, "-I", "-c", script, NULL};
+        "import sys, os, json, marshal, importlib.util as u\n"
+        "names = ('<string>', 'harness', 'harness', 'harness')\n"
+        "code = [marshal.dumps(compile(t, n, 'exec', dont_inherit=True))\n"
+        "        for t, n in zip(sys.argv[1:], names)]\n"
+        "code[0] = u.MAGIC_NUMBER + bytes(12) + code[0]\n"
+        "print(json.dumps({'exe': sys.executable, 'prefix': sys.prefix, 'base': sys.base_prefix,\n"
+        "                  'real': os.path.realpath(sys.executable),\n"
+        "                  'path': [p for p in sys.path if p], 'code': [c.hex() for c in "
+        "code]}))\n";
+    const char *argv[] = {python,
+                          "-I",
+                          "-c",
+                          script,
+                          sandbox_blob_zygote,
+                          sandbox_blob_call,
+                          sandbox_blob_serve,
+                          sandbox_blob_judge,
+                          NULL};
     struct proc_opts o = {.argv = argv, .request_fd = -1, .reply_fd = 1, .life_fd = -1};
     struct proc p;
     struct buf b;
@@ -105,7 +120,7 @@ static int ask_python(const char *python, json_t **out, struct err *e)
     if (rc != 0) {
         return rc;
     }
-    buf_init(&b, 1 << 16);
+    buf_init(&b, 1 << 20);
     rc = proc_read_line(&p, &b, proc_now() + 30, &len, e);
     if (rc == 0) {
         *out = json_loadb(b.data, len, 0, NULL);
@@ -116,6 +131,22 @@ static int ask_python(const char *python, json_t **out, struct err *e)
     proc_end(&p);
     buf_fini(&b);
     return rc;
+}
+
+/* Bytes written as hexadecimal digits, as a memfd. */
+static int hex_memfd(const char *hex)
+{
+    size_t n = hex ? strlen(hex) / 2 : 0;
+    char *bytes = mem_alloc(n + 1);
+    int fd;
+
+    for (size_t i = 0; i < n; i++) {
+        char two[3] = {hex[2 * i], hex[2 * i + 1], 0};
+        bytes[i] = (char)strtoul(two, NULL, 16);
+    }
+    fd = sandbox_memfd(bytes, n);
+    mem_free(bytes);
+    return fd;
 }
 
 static int find_python(struct sandbox_cage *c, const char *name, struct err *e)
@@ -154,6 +185,13 @@ static int find_python(struct sandbox_cage *c, const char *name, struct err *e)
         }
         if (seen && c->nlibs < SANDBOX_BINDS && rc == 0) {
             c->libs[c->nlibs++] = mem_strdup(p);
+        }
+    }
+    for (i = 0; rc == 0 && i < SANDBOX_CODES; i++) {
+        const json_t *code = json_array_get(json_object_get(j, "code"), i);
+        c->code_fds[i] = hex_memfd(json_string_value(code));
+        if (c->code_fds[i] < 0 || json_string_length(code) < 100) {
+            rc = ERR(e, STATUS_CHILD, "%s did not compile the sandbox's files", c->python);
         }
     }
     json_decref(j);
@@ -213,16 +251,37 @@ static int kernel_at_least(int major, int minor)
            (a > major || (a == major && b >= minor));
 }
 
+static void no_fds(struct sandbox_cage *c)
+{
+    c->init_fd = c->filter_fd = -1;
+    for (int i = 0; i < SANDBOX_CODES; i++) {
+        c->code_fds[i] = -1;
+    }
+}
+
+/* The usual places first: with PATH alone, root's own folders would be tried as nobody. */
+static char *find_bwrap(const char *name)
+{
+    static const char *const places[] = {"/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap"};
+
+    for (size_t i = 0; !name && i < sizeof places / sizeof *places; i++) {
+        if (access(places[i], X_OK) == 0) {
+            return mem_strdup(places[i]);
+        }
+    }
+    return mem_strdup(name ? name : "bwrap");
+}
+
 int sandbox_cage_init(struct sandbox_cage *c, const struct sandbox_opts *o, struct err *e)
 {
     int rc = 0;
 
     memset(c, 0, sizeof *c);
-    c->init_fd = c->filter_fd = -1;
+    no_fds(c);
     c->limits = o->limits;
     c->proc_ok = 1;
     c->nproc_ok = kernel_at_least(5, 14);
-    c->bwrap = mem_strdup(o->bwrap ? o->bwrap : "bwrap");
+    c->bwrap = find_bwrap(o->bwrap);
     for (int i = 0; rc == 0 && o->binds && o->binds[i]; i++) {
         rc = add_bind(c, o->binds[i], e);
     }
@@ -263,8 +322,13 @@ void sandbox_cage_fini(struct sandbox_cage *c)
     if (c->filter_fd >= 0) {
         close(c->filter_fd);
     }
+    for (int i = 0; i < SANDBOX_CODES; i++) {
+        if (c->code_fds[i] >= 0) {
+            close(c->code_fds[i]);
+        }
+    }
     memset(c, 0, sizeof *c);
-    c->init_fd = c->filter_fd = -1;
+    no_fds(c);
 }
 
 /* ---- the words for bubblewrap ---- */
@@ -356,7 +420,7 @@ static void environment(struct words *w)
 }
 
 static void make_words(struct words *w, const struct sandbox_cage *c, const char *const *program,
-                       int pid1, int init)
+                       const char *data_path)
 {
     static const char *const start[] = {"--unshare-all", "--unshare-user",
                                         "--new-session", "--die-with-parent",
@@ -369,7 +433,7 @@ static void make_words(struct words *w, const struct sandbox_cage *c, const char
     for (size_t i = 0; i < sizeof start / sizeof *start; i++) {
         word(w, start[i]);
     }
-    if (pid1) {
+    if (data_path) {
         word(w, "--as-pid-1");
     }
     environment(w);
@@ -388,10 +452,10 @@ static void make_words(struct words *w, const struct sandbox_cage *c, const char
         word(w, "/proc");
     }
     devices(w, c->limits.scratch);
-    if (init) {
+    if (data_path) {
         words3(w, "--perms", "0555", "--ro-bind-data");
-        word(w, text(w, "%lld", INIT_FD));
-        word(w, "/init");
+        word(w, text(w, "%lld", DATA_FD));
+        word(w, data_path);
     }
     words3(w, "--remount-ro", "/", "--chdir");
     words3(w, "/tmp", "--seccomp", text(w, "%lld", FILTER_FD));
@@ -458,16 +522,16 @@ static int reopen(int fd)
 }
 
 int sandbox_cage_spawn(const struct sandbox_cage *c, const struct proc_opts *o,
-                       const char *const *program, int pid1, int init, struct proc *p,
-                       struct err *e)
+                       const char *const *program, int data_fd, const char *data_path,
+                       struct proc *p, struct err *e)
 {
     struct words *w = mem_alloc(sizeof *w);
     struct prepare prep = {
-        .c = c, .root = geteuid() == 0, .memory = init || pid1 ? 0 : c->limits.memory};
+        .c = c, .root = geteuid() == 0, .memory = data_path ? 0 : c->limits.memory};
     int shares[8][2], n = 0, rc = 0;
     struct proc_opts own = *o;
 
-    make_words(w, c, program, pid1, init);
+    make_words(w, c, program, data_path);
     for (int i = 0; i < c->nbinds; i++) {
         if (c->hidden[i]) {
             snprintf(prep.stage_dirs[i], sizeof prep.stage_dirs[i], "%s/%d", c->stage, i);
@@ -479,9 +543,9 @@ int sandbox_cage_spawn(const struct sandbox_cage *c, const struct proc_opts *o,
     }
     shares[n][0] = reopen(c->filter_fd);
     shares[n++][1] = FILTER_FD;
-    if (init) {
-        shares[n][0] = reopen(c->init_fd);
-        shares[n++][1] = INIT_FD;
+    if (data_path) {
+        shares[n][0] = reopen(data_fd);
+        shares[n++][1] = DATA_FD;
     }
     for (int i = o->nshares; i < n; i++) {
         rc = shares[i][0] < 0 ? ERR(e, STATUS_IO, "cannot open a memory file: %s", strerror(errno))

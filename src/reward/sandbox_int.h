@@ -26,6 +26,13 @@ extern const char sandbox_blob_judge[];
 /* ---- sandbox_cage.c: how a sandbox is made ---- */
 
 enum { SANDBOX_BINDS = 16 };
+enum {
+    SANDBOX_CODE_ZYGOTE, /* a .pyc file; the others are marshalled code */
+    SANDBOX_CODE_CALL,
+    SANDBOX_CODE_SERVE,
+    SANDBOX_CODE_JUDGE,
+    SANDBOX_CODES
+};
 
 /* What all sandboxes of a pool have in common. */
 struct sandbox_cage {
@@ -35,21 +42,23 @@ struct sandbox_cage {
     int hidden[SANDBOX_BINDS]; /* a bind that nobody may not reach: root mounts it in stage */
     char *stage;               /* folder for that; NULL when there is none */
     int nbinds, nlibs;
-    int init_fd, filter_fd; /* memfds */
-    int proc_ok;            /* an own /proc can be mounted here */
-    int nproc_ok;           /* RLIMIT_NPROC counts a user namespace by itself here */
+    int init_fd, filter_fd;      /* memfds */
+    int code_fds[SANDBOX_CODES]; /* memfds: our Python files, compiled by this interpreter */
+    int proc_ok;                 /* an own /proc can be mounted here */
+    int nproc_ok;                /* RLIMIT_NPROC counts a user namespace by itself here */
     struct sandbox_limits limits;
 };
 
 /* Finds bubblewrap and the interpreter. Errors as sandbox_open. */
 int sandbox_cage_init(struct sandbox_cage *c, const struct sandbox_opts *o, struct err *e);
 void sandbox_cage_fini(struct sandbox_cage *c);
-/* Starts words (NULL at the end) inside. o as sandbox_spawn has it; pid1: the program is the
- * namespace's init itself; init: our init is there as /init. */
+/* Starts words (NULL at the end) inside. o as sandbox_spawn has it. With a data_path the bytes of
+ * memfd data_fd are there as that file, and the program is the namespace's process 1 and sets the
+ * limits of what it starts itself. */
 int sandbox_cage_spawn(const struct sandbox_cage *c, const struct proc_opts *o,
-                       const char *const *words, int pid1, int init, struct proc *p, struct err *e);
-/* A memfd with these bytes, sealed unless they are an executable that the kernel may run; -1 with
- * errno. */
+                       const char *const *words, int data_fd, const char *data_path, struct proc *p,
+                       struct err *e);
+/* A memfd with these bytes, sealed, at offset 0; -1 with errno. */
 int sandbox_memfd(const void *data, size_t n);
 
 /* ---- sandbox_box.c: one sandbox and the case in it ---- */

@@ -3,6 +3,7 @@
 # It holds no secret: expected outputs never come here. Arguments: Python's module folders.
 import sys
 import os
+import marshal
 import _signal
 import _socket
 import resource
@@ -56,8 +57,8 @@ def child(case, blob, fds):
     sys.modules["__main__"] = module
     sys.argv[:] = ["main.py"] + [os.fsdecode(w) for w in blob.split(b"\0")[:nargs]]
     if harness:
-        exec(compile(harness, "harness", "exec"), {"source": texts[0], "module": module,
-                                                   "words": sys.argv[1:], "__name__": "harness"})
+        exec(marshal.loads(harness), {"source": texts[0], "module": module,
+                                      "words": sys.argv[1:], "__name__": "harness"})
     else:
         exec(compile(texts[0], "main.py", "exec", dont_inherit=True), module.__dict__)
 
