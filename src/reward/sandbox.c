@@ -79,7 +79,7 @@ struct sandbox {
     struct job *head, *tail;
     struct done *first, *last;
     size_t queued_bytes;
-    int pending, start_failures, native_seen;
+    int pending, start_failures, native_seen, wake_fd;
     char start_error[400];
 };
 
@@ -778,8 +778,8 @@ static int add_poll(struct pollfd *fds, int n, int fd)
 /* Waits until something happens in a sandbox, at most until `limit`. */
 static void wait_for(struct sandbox *s, double limit)
 {
-    struct pollfd fds[4 * 3 * MAX_WORKERS];
-    int n = 0;
+    struct pollfd fds[4 * 3 * MAX_WORKERS + 1];
+    int n = add_poll(fds, 0, s->wake_fd > 0 ? s->wake_fd : -1);
     double now = proc_now();
 
     for (int i = 0; i < s->ncells; i++) {
@@ -836,16 +836,17 @@ static void turn(struct sandbox *s, double limit)
 int sandbox_poll(struct sandbox *s, double wait_s, struct sandbox_result *out, struct err *e)
 {
     double limit = proc_now() + (wait_s > 0 ? wait_s : 0);
+    struct pollfd wake = {.fd = s->wake_fd > 0 ? s->wake_fd : -1, .events = POLLIN};
     struct done *d;
 
     (void)e;
-    if (s->pending == 0) {
+    if (s->pending == 0 && s->wake_fd <= 0) {
         turn(s, 0);
         return STATUS_AGAIN;
     }
     for (;;) {
         turn(s, limit);
-        if (s->first || proc_now() >= limit) {
+        if (s->first || proc_now() >= limit || poll(&wake, 1, 0) > 0) {
             break;
         }
     }
@@ -922,6 +923,7 @@ int sandbox_open(const struct sandbox_opts *o, struct sandbox **out, struct err 
     s->nslots = s->nslots < MAX_WORKERS ? s->nslots : MAX_WORKERS;
     s->spares = o->spares < 0 ? 0 : o->spares > 0 ? o->spares : 2 * s->nslots;
     s->spares = s->spares < MAX_WORKERS / 2 ? s->spares : MAX_WORKERS / 2;
+    s->wake_fd = o->wake_fd;
     s->queue_max = o->queue_max > 0 ? o->queue_max : 4096;
     s->ncells = s->nslots * 2 + s->spares * 2;
     s->ncells = s->ncells < 3 * MAX_WORKERS ? s->ncells : 3 * MAX_WORKERS;

@@ -53,6 +53,7 @@ struct sandbox_opts {
     const char *python;       /* interpreter; NULL: python3 in PATH */
     const char *bwrap;        /* program; NULL: bwrap in PATH */
     const char *const *binds; /* more host folders to be seen read-only; NULL-terminated, or NULL */
+    int wake_fd;              /* sandbox_poll returns at once while this can be read; 0: none */
     struct sandbox_limits limits;
 };
 
@@ -70,7 +71,7 @@ enum sandbox_style {
 enum sandbox_compare {
     SANDBOX_LINES,   /* equal but for blanks at line ends and blank lines at the end */
     SANDBOX_EXACT,   /* equal bytes */
-    SANDBOX_NUMBERS, /* words of each line equal, or both decimal numbers within 1e-6 relative */
+    SANDBOX_NUMBERS, /* words of each line equal; a decimal fraction may differ by 1e-6 relative */
     SANDBOX_NOTHING  /* no comparison: whatever exits with 0 has passed (keep_output) */
 };
 

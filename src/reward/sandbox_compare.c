@@ -125,17 +125,31 @@ static int close_to(double a, double b)
     return fabs(a - b) <= TOLERANCE * scale;
 }
 
+/* A number that is meant to be near: integers are meant exactly, however long they are. */
+static int same_number(struct view got, struct view want)
+{
+    double p, q;
+    int whole = 1;
+
+    for (size_t i = 0; i < want.n; i++) {
+        whole &= !strchr(".eE", want.p[i]);
+    }
+    if (!number(got, &p) || !number(want, &q)) {
+        return 0;
+    }
+    return whole ? p == q && fabs(q) < 9007199254740992.0 : close_to(p, q);
+}
+
 static int same_words(struct view a, struct view b)
 {
     struct view x, y;
 
     for (;;) {
         int more_a = next_word(&a, &x), more_b = next_word(&b, &y);
-        double p, q;
         if (!more_a || !more_b) {
             return more_a == more_b;
         }
-        if (!same(x, y) && !(number(x, &p) && number(y, &q) && close_to(p, q))) {
+        if (!same(x, y) && !same_number(x, y)) {
             return 0;
         }
     }
@@ -202,8 +216,8 @@ static int same_value(const json_t *a, const json_t *b, int exact, int depth)
         if (json_is_integer(a) && json_is_integer(b)) {
             return json_integer_value(a) == json_integer_value(b);
         }
-        return exact ? json_number_value(a) == json_number_value(b)
-                     : close_to(json_number_value(a), json_number_value(b));
+        return exact || json_is_integer(b) ? json_number_value(a) == json_number_value(b)
+                                           : close_to(json_number_value(a), json_number_value(b));
     }
     if (json_typeof(a) != json_typeof(b)) {
         return 0;
