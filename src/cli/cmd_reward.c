@@ -25,8 +25,8 @@ enum { EXIT_UNSCORED = 3 };
 struct reward_set {
     char *rm_type, *custom_rm_path, *reward_key, *python, *rm_url;
     int64_t workers, inflight, threads;
-    double timeout_s;
-    int rm_metadata, group;
+    double timeout_s, code_timeout, code_memory;
+    int rm_metadata, group, code_share;
 };
 
 #define O(f) offsetof(struct reward_set, f)
@@ -53,6 +53,12 @@ static const struct conf_opt set_table[] = {
      "reward", NULL},
     {"reward-python", CONF_STR, "python3", NULL, "interpreter of Python rewards", O(python),
      "reward", NULL},
+    {"code-share", CONF_SWITCH, NULL, NULL,
+     "--rm-type code gives the share of passed cases, not 1 or 0", O(code_share), "reward", NULL},
+    {"code-timeout", CONF_FLOAT, "6", "(0,3600]", "cpu seconds of a case of --rm-type code",
+     O(code_timeout), "reward", NULL},
+    {"code-memory", CONF_FLOAT, "1024", "[16,1048576]", "megabytes of a case of --rm-type code",
+     O(code_memory), "reward", NULL},
     {"threads", CONF_INT, "0", "[0,256]", "threads of built-in rewards; 0: one for each core",
      O(threads), "reward", NULL},
     {0}};
@@ -71,6 +77,9 @@ static void fill_hub(const struct reward_set *s, const json_t *args, struct hub_
     h->workers = s->workers > 0 ? (int)s->workers : pool_cores() < 128 ? pool_cores() : 128;
     h->threads = s->threads > 0 ? (int)s->threads : pool_cores() < 256 ? pool_cores() : 256;
     h->timeout_s = s->timeout_s;
+    h->code_share = s->code_share;
+    h->code_timeout_s = s->code_timeout;
+    h->code_memory_mb = s->code_memory;
     h->args = args;
 }
 

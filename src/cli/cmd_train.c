@@ -290,6 +290,9 @@ static int train_open_hubs(struct train *t, struct err *e)
     h.rm_url = o->rm_url;
     h.rm_inflight = (int)o->rm_max_inflight;
     h.rm_metadata = o->rm_send_metadata;
+    h.code_share = o->code_share;
+    h.code_timeout_s = o->code_timeout;
+    h.code_memory_mb = o->code_memory;
     h.args = args;
     if (rc == STATUS_OK && !o->load_debug_rollout_data &&
         (o->rm_type || o->custom_rm_path || t->own_types)) {

@@ -506,6 +506,9 @@ int hub_open(const struct hub_opts *o, struct hub **out, struct err *e)
     h->rm_url = mem_strdup(o->rm_url);
     h->nworkers = o->workers;
     h->timeout_s = o->timeout_s;
+    h->code_timeout_s = o->code_timeout_s;
+    h->code_memory_mb = o->code_memory_mb;
+    h->code_share = o->code_share;
     h->args = o->args ? json_deep_copy(o->args) : NULL;
     h->rm_inflight = o->rm_inflight;
     h->rm_metadata = o->rm_metadata;

@@ -36,6 +36,9 @@ struct hub_opts {
     const char *rm_url;         /* of remote_rm */
     int rm_inflight;            /* calls of remote_rm at once; 0 is 64 */
     int rm_metadata;            /* 1: remote_rm also sends the sample's metadata */
+    int code_share;             /* 1: type code gives the share of cases passed, else 1 or 0 */
+    double code_timeout_s;      /* cpu seconds of a case of type code; 0 is 6 */
+    double code_memory_mb;      /* of a case of type code; 0 is 1024 */
     int threads;                /* for built-in graders; 0: quick ones run inside hub_submit */
     int sample_functions;       /* 1: samples may name functions (reward_spec.custom_rm_path) */
     int keep_dict;              /* 1: a dict reward without reward_key is no failure: reward is 0 */

@@ -72,7 +72,8 @@ struct hub_done;
 struct hub {
     char *rm_type, *reward_key, *python, *rm_url;
     int nworkers, rm_inflight, rm_metadata, sample_functions, keep_dict, shared;
-    double timeout_s;
+    double timeout_s, code_timeout_s, code_memory_mb;
+    int code_share;
     json_t *args;
     struct hub_source sources[HUB_MAX_SOURCES];
     int nsources;
@@ -126,6 +127,12 @@ int hub_calls_ifbench(struct hub *h, const struct hub_type *g, const struct hub_
 int hub_calls_open_remote(struct hub *h, const struct hub_type *g, struct err *e);
 int hub_calls_remote(struct hub *h, const struct hub_type *g, const struct hub_request *r,
                      struct err *e);
+
+/* ---- hub_code.c: programs in sandboxes ---- */
+
+int hub_code_open(struct hub *h, const struct hub_type *g, struct err *e);
+int hub_code_send(struct hub *h, const struct hub_type *g, const struct hub_request *r,
+                  struct err *e);
 
 /* ---- results ---- */
 

@@ -234,6 +234,7 @@ static const struct hub_type types[] = {
     {.name = "f1", .grade = grade_f1},
     {.name = "gpqa", .grade = grade_gpqa, .needs = HUB_NO_LABEL},
     {.name = "ifbench", .open = hub_calls_open_ifbench, .send = hub_calls_ifbench},
+    {.name = "code", .open = hub_code_open, .send = hub_code_send},
     {.name = "random", .grade = grade_random, .needs = HUB_NO_LABEL},
     {.name = "deterministic_random", .grade = grade_deterministic, .needs = HUB_NO_LABEL},
     {.name = "remote_rm", .open = hub_calls_open_remote, .send = hub_calls_remote},

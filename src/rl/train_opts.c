@@ -128,6 +128,12 @@ const struct conf_opt train_opts_table[] = {
      O(reward_timeout), "reward", NULL},
     {"reward-python", CONF_STR, "python3", NULL, "interpreter of Python rewards", O(reward_python),
      "reward", NULL},
+    {"code-share", CONF_SWITCH, NULL, NULL,
+     "--rm-type code gives the share of passed cases, not 1 or 0", O(code_share), "reward", NULL},
+    {"code-timeout", CONF_FLOAT, "6", "(0,3600]", "cpu seconds of a case of --rm-type code",
+     O(code_timeout), "reward", NULL},
+    {"code-memory", CONF_FLOAT, "1024", "[16,1048576]", "megabytes of a case of --rm-type code",
+     O(code_memory), "reward", NULL},
 
     {"eval-interval", CONF_INT, NULL, COUNT, "rollouts between evaluations", O(eval_interval),
      "evaluation", NULL},

@@ -13,6 +13,7 @@
 #include "base/proc.h"
 #include "base/status.h"
 #include "reward/codegrade.h"
+#include "reward/hub.h"
 
 static struct codegrade *all_or_none, *share;
 
@@ -222,12 +223,48 @@ static void test_close_early(void **state)
     json_decref(sample);
 }
 
+/* As the type of a hub: rewards, reasons, and samples that name it themselves. */
+static void test_hub(void **state)
+{
+    static const char *const labels[] = {"assert f(1) == 2", "assert f(1) == 3", "nothing"};
+    struct hub_opts o = {.rm_type = "code", .workers = 1};
+    struct hub *h = NULL;
+    struct hub_result r;
+    struct err e = {0};
+    int seen = 0;
+
+    (void)state;
+    assert_int_equal(hub_open(&o, &h, &e), 0);
+    for (int i = 0; i < 3; i++) {
+        json_t *s = json_pack("{s:s, s:s}", "response", FENCE("def f(x): return x + 1"), "label",
+                              labels[i]);
+        struct hub_request q = {i, s};
+        assert_int_equal(hub_submit(h, &q, &e), 0);
+        json_decref(s);
+    }
+    while (hub_pending(h)) {
+        if (hub_poll(h, 1, &r, &e) != 0) {
+            continue;
+        }
+        seen |= 1 << r.id;
+        assert_int_equal(r.failed, r.id == 2);
+        assert_true(r.reward == (r.id == 0));
+        assert_int_equal(r.why, r.id == 0 ? HUB_RIGHT : r.id == 1 ? HUB_WRONG : HUB_BAD_SAMPLE);
+        assert_true(strlen(r.reason) > 5);
+    }
+    assert_int_equal(seen, 7);
+    hub_close(h);
+    o.python = "/nonexistent/python";
+    assert_int_equal(hub_open(&o, &h, &e), STATUS_INPUT);
+    assert_non_null(strstr(e.msg, "--rm-type code: the sandbox needs"));
+}
+
 int main(void)
 {
     const struct CMUnitTest all[] = {
         cmocka_unit_test(test_program),     cmocka_unit_test(test_forms),
         cmocka_unit_test(test_share),       cmocka_unit_test(test_no_tests),
-        cmocka_unit_test(test_close_early),
+        cmocka_unit_test(test_close_early), cmocka_unit_test(test_hub),
     };
     return cmocka_run_group_tests(all, open_both, close_both);
 }
