@@ -26,7 +26,7 @@
 #include "base/status.h"
 #include "reward/sandbox_int.h"
 
-enum { NOBODY = 65534, MAX_WORDS = 192, FILTER_FD = 60, DATA_FD = 61 };
+enum { NOBODY = 65534, MAX_WORDS = 192, FILTER_FD = 60, DATA_FD = 61, STACK = 8 << 20 };
 
 #define INSTALL_BWRAP                                                                              \
     "the sandbox needs bubblewrap: install it (apt install bubblewrap, dnf install bubblewrap)"
@@ -408,7 +408,8 @@ static void environment(struct words *w)
         {"PATH", "/usr/bin:/bin"},
         {"HOME", "/tmp"},
         {"LANG", "C.UTF-8"},
-        {"PYTHONHASHSEED", "0"}, /* the same verdict every time */
+        {"PYTHONHASHSEED", "0"},   /* the same verdict every time */
+        {"MALLOC_ARENA_MAX", "1"}, /* each thread's own would count as 64 MB */
         {"OMP_NUM_THREADS", "1"},
         {"OPENBLAS_NUM_THREADS", "1"},
         {"PYTHONDONTWRITEBYTECODE", "1"}};
@@ -470,7 +471,7 @@ static void make_words(struct words *w, const struct sandbox_cage *c, const char
 
 struct prepare {
     const struct sandbox_cage *c;
-    int64_t files, memory; /* memory 0: the init sets it for each case */
+    int64_t memory; /* memory 0: the init sets it for each case */
     int root;
     char stage_dirs[SANDBOX_BINDS][64];
 };
@@ -480,9 +481,15 @@ static int prepare(void *arg)
 {
     const struct prepare *p = arg;
     const struct sandbox_cage *c = p->c;
-    struct rlimit none = {0, 0};
+    struct rlimit none = {0, 0}, stack;
 
     setrlimit(RLIMIT_CORE, &none);
+    /* The size of every thread's stack, which counts as address space; a case may use more of it in
+     * its first thread. */
+    if (getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur > STACK) {
+        stack.rlim_cur = STACK;
+        setrlimit(RLIMIT_STACK, &stack);
+    }
     if (p->memory > 0) {
         struct rlimit r = {(rlim_t)p->memory, (rlim_t)p->memory};
         setrlimit(RLIMIT_AS, &r);

@@ -73,8 +73,8 @@ static int receive(int fds[SANDBOX_WIRE_FDS], int *nfds)
 
 static void run(const int *fds, int report)
 {
-    static char name[] = "program",
-                *empty[] = {"PATH=/usr/bin:/bin", "HOME=/tmp", "LANG=C.UTF-8", NULL};
+    static char name[] = "program", *empty[] = {"PATH=/usr/bin:/bin", "HOME=/tmp", "LANG=C.UTF-8",
+                                                "MALLOC_ARENA_MAX=1", NULL};
     const struct sandbox_wire_case *w = &message.head;
     char folder[] = "/tmp/case0000", *at = message.bytes + sizeof message.head;
     int64_t n = w->serial, nwords = w->nargs < MAX_ARGS ? w->nargs : MAX_ARGS;
