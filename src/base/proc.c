@@ -69,6 +69,7 @@ struct launch {
     int from[16], to[16], n; /* dup2(from, to) in the child */
     int (*prepare)(void *arg);
     void *prepare_arg;
+    int own_death;
     pid_t parent;
     volatile int error; /* errno of the exec that failed; memory is shared under vfork */
 };
@@ -91,7 +92,7 @@ static __attribute__((noinline, noreturn)) void child_main(struct launch *l)
         _exit(127);
     }
     /* After prepare: a change of user takes the death signal away. */
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != l->parent) {
+    if (!l->own_death && (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != l->parent)) {
         _exit(127);
     }
 #ifdef SYS_close_range
@@ -185,7 +186,8 @@ int proc_spawn(struct proc *p, const struct proc_opts *o, struct err *e)
     struct launch l = {.path = o->path ? o->path : o->argv[0],
                        .argv = o->argv,
                        .prepare = o->prepare,
-                       .prepare_arg = o->prepare_arg};
+                       .prepare_arg = o->prepare_arg,
+                       .own_death = o->own_death};
     struct proc made = {0, -1, -1, -1, -1};
     int req[2] = {-1, -1}, rep[2] = {-1, -1}, life[2] = {-1, -1};
     int null_fd = -1, err_fd = -1, share_fd = -1, more[MAX_SHARES], nmore = 0;

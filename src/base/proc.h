@@ -38,6 +38,7 @@ struct proc_opts {
      * errno that ends the start. */
     int (*prepare)(void *arg);
     void *prepare_arg;
+    int own_death; /* 1: the program sees to it itself that it dies with us */
 };
 
 struct proc {

@@ -563,6 +563,10 @@ int sandbox_cage_spawn(const struct sandbox_cage *c, const struct proc_opts *o,
         own.path = NULL;
         own.shares = (const int(*)[2])shares;
         own.nshares = n;
+        /* Bubblewrap does that (--die-with-parent). A signal while it is starting would kill its
+         * outer half only, and the inner one, which waits for a word of it, would stay for ever:
+         * better it comes up, finds nobody at the other end of its socket, and ends. */
+        own.own_death = 1;
         own.prepare = prepare;
         own.prepare_arg = &prep;
         rc = proc_spawn(p, &own, e);
