@@ -30,7 +30,7 @@ ONEDNN=${MILES_CACHE:-$HOME/.cache/miles}/onednn/lib/libdnnl.so.3
 ONEDNN_WHEEL=paddlepaddle==3.3.1
 
 BUILD_PACKAGES=(
-    build-essential ca-certificates clang clang-format cmake curl git libcmocka-dev
+    bubblewrap build-essential ca-certificates clang clang-format cmake curl git libcmocka-dev
     libgmp-dev libjansson-dev libmicrohttpd-dev libmpfr-dev libpcre2-dev libutf8proc-dev
     libzstd-dev ninja-build openssl pkg-config python3 python3-venv shellcheck zlib1g-dev
 )

@@ -58,8 +58,6 @@ struct train_opts {
     /* reward */
     char *rm_type, *custom_rm_path, *reward_key, *eval_reward_key, *reward_python;
     char *rm_url, *custom_reward_post_process_path;
-    int group_rm, rm_send_metadata;
-    char *rm_url;
     int group_rm, rm_send_metadata, code_share;
     int64_t reward_workers, rm_max_inflight;
     double reward_timeout; /* seconds per call */

@@ -665,6 +665,25 @@ def kill_supervisor(env):
     return 0 if ok else 1
 
 
+def kill_starting(env):
+    """The driver is killed while sandboxes start: none stays half made."""
+    left = []
+    for _ in range(8):
+        demo = start_demo(env, "--workers", "4", "--spares", "8")
+        for i in range(40):
+            demo.stdin.write(json.dumps(dict(id=i, source="print(1)", cases=[{}])) + "\n")
+        demo.stdin.flush()
+        time.sleep(0.2 + 0.3 * random.random())
+        demo.kill()
+        demo.wait()
+        left += settle(10, [sleeper.pid, *left])
+    if left:
+        print("ESCAPE the driver killed at the start: %d left" % len(left), file=sys.stderr)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    return 1 if left else 0
+
+
 PYTHON_TOP = python_top()
 PR_SET_CHILD_SUBREAPER = 36
 ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans come to us and are counted
@@ -697,7 +716,7 @@ harness()
 environment = {"PATH": "/usr/bin:/bin", "SECRET": ENV_TOKEN, "HOME": WORK}
 bad_controls, controls = run_controls(environment)
 before = traces()
-escaped = run_attempts(environment) + kill_supervisor(environment)
+escaped = run_attempts(environment) + kill_supervisor(environment) + kill_starting(environment)
 sleeper.kill()
 sleeper.wait()
 still = settle(5)
@@ -706,5 +725,5 @@ kept = [sorted(b - a) for a, b in zip(before, after) if b - a]
 if still or kept:
     print("left behind: processes %s, %s" % (still, kept), file=sys.stderr)
 print("escapes=%d attempts=%d controls=%d left=%d" % (
-    escaped, len(ATTEMPTS) + 1, controls, len(still) + sum(map(len, kept))))
+    escaped, len(ATTEMPTS) + 2, controls, len(still) + sum(map(len, kept))))
 sys.exit(1 if escaped or bad_controls or still or kept else 0)
