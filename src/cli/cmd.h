@@ -17,6 +17,7 @@ int cmd_import(int argc, char **argv);
 int cmd_data(int argc, char **argv);
 int cmd_template(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int cmd_tokenize(int argc, char **argv);
 
 /* Whether `miles serve` or `miles router` would take these arguments; argv[0] is the command's
  * name. Nothing is started. */

@@ -23,6 +23,7 @@ static const struct {
     {"import", cmd_import, "write a GGUF file as a Hugging Face folder"},
     {"data", cmd_data, "check data files and show the order of prompts"},
     {"template", cmd_template, "render and check a model's chat template"},
+    {"tokenize", cmd_tokenize, "turn text into tokens and back"},
     {"bench", cmd_bench, "measure this machine and this program"},
 };
 

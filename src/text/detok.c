@@ -8,18 +8,31 @@
 #include "base/buf.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "text/rx.h"
 #include "text/unicode.h"
 
 #define STEPS_MAX 32
 #define DEPTH_MAX 8
 #define TEXT_MAX  ((size_t)1 << 31)
 
-enum step_kind { STEP_BYTES, STEP_REPLACE, STEP_FALLBACK, STEP_FUSE, STEP_STRIP, STEP_METASPACE };
+enum step_kind {
+    STEP_BYTES,
+    STEP_REPLACE,
+    STEP_FALLBACK,
+    STEP_FUSE,
+    STEP_STRIP,
+    STEP_METASPACE,
+    STEP_WORDPIECE,
+    STEP_SUFFIX, /* BPEDecoder */
+    STEP_CTC
+};
 
 struct step {
     enum step_kind kind;
-    char *find, *put; /* REPLACE; METASPACE and STRIP: find */
+    char *find, *put; /* REPLACE; CTC: pad and delimiter; others: find */
     size_t nfind, nput;
+    struct rx *rx;      /* REPLACE of an expression */
+    int cleanup;        /* WORDPIECE, CTC: English punctuation moves to the word before */
     size_t start, stop; /* STRIP: at most so many at each end */
     int keep_first;     /* METASPACE: the first token keeps its leading space */
 };
@@ -47,8 +60,10 @@ static int read_replace(struct step *st, const json_t *spec, struct err *e)
     int rc;
 
     st->kind = STEP_REPLACE;
-    if (!json_object_get(pattern, "String")) {
-        return ERR(e, STATUS_UNSUPPORTED, "decoder: Replace of a regex is not supported");
+    if (json_is_string(json_object_get(pattern, "Regex"))) {
+        const json_t *rx = json_object_get(pattern, "Regex");
+        rc = take_string(spec, "content", &st->put, &st->nput, e);
+        return rc ? rc : rx_open(json_string_value(rx), json_string_length(rx), &st->rx, e);
     }
     rc = take_string(pattern, "String", &st->find, &st->nfind, e);
     rc = rc ? rc : take_string(spec, "content", &st->put, &st->nput, e);
@@ -83,6 +98,37 @@ static int read_metaspace(struct step *st, const json_t *spec, struct err *e)
                             : json_is_false(json_object_get(spec, "add_prefix_space"));
     if (rc == 0 && st->nfind == 0) {
         rc = ERR(e, STATUS_FORMAT, "decoder: Metaspace without a replacement");
+    }
+    return rc;
+}
+
+static int read_wordpiece(struct step *st, const json_t *spec, struct err *e)
+{
+    st->kind = STEP_WORDPIECE;
+    st->cleanup = !json_is_false(json_object_get(spec, "cleanup"));
+    return take_string(spec, "prefix", &st->find, &st->nfind, e);
+}
+
+static int read_suffix(struct step *st, const json_t *spec, struct err *e)
+{
+    int rc = take_string(spec, "suffix", &st->find, &st->nfind, e);
+
+    st->kind = STEP_SUFFIX;
+    if (rc == 0 && st->nfind == 0) {
+        rc = ERR(e, STATUS_UNSUPPORTED, "decoder: BPEDecoder without a suffix");
+    }
+    return rc;
+}
+
+static int read_ctc(struct step *st, const json_t *spec, struct err *e)
+{
+    int rc = take_string(spec, "pad_token", &st->find, &st->nfind, e);
+
+    st->kind = STEP_CTC;
+    st->cleanup = !json_is_false(json_object_get(spec, "cleanup"));
+    rc = rc ? rc : take_string(spec, "word_delimiter_token", &st->put, &st->nput, e);
+    if (rc == 0 && (st->nfind == 0 || st->nput == 0)) {
+        rc = ERR(e, STATUS_UNSUPPORTED, "decoder: CTC with an empty token");
     }
     return rc;
 }
@@ -123,6 +169,12 @@ static int read_step(struct detok *d, const json_t *spec, int depth, struct err 
         return read_strip(st, spec, e);
     } else if (strcmp(type, "Metaspace") == 0) {
         return read_metaspace(st, spec, e);
+    } else if (strcmp(type, "WordPiece") == 0) {
+        return read_wordpiece(st, spec, e);
+    } else if (strcmp(type, "BPEDecoder") == 0) {
+        return read_suffix(st, spec, e);
+    } else if (strcmp(type, "CTC") == 0) {
+        return read_ctc(st, spec, e);
     } else {
         return ERR(e, STATUS_UNSUPPORTED, "decoder '%.100s' is not supported", type);
     }
@@ -157,6 +209,7 @@ void detok_close(struct detok *d)
     for (i = 0; i < d->n; i++) {
         mem_free(d->step[i].find);
         mem_free(d->step[i].put);
+        rx_close(d->step[i].rx);
     }
     mem_free(d);
 }
@@ -189,20 +242,124 @@ static void put_bytes(const char *s, size_t n, struct buf *out)
     }
 }
 
-static void put_replaced(const struct step *st, const char *s, size_t n, struct buf *out)
+static void put_literal(const char *s, size_t n, const char *find, size_t nfind, const char *put,
+                        size_t nput, struct buf *out)
 {
     size_t i = 0;
 
     while (i < n) {
-        const char *hit = memmem(s + i, n - i, st->find, st->nfind);
+        const char *hit = memmem(s + i, n - i, find, nfind);
         size_t k = hit ? (size_t)(hit - s) : n;
         buf_add(out, s + i, k - i);
         if (hit) {
-            buf_add(out, st->put, st->nput);
-            k += st->nfind;
+            buf_add(out, put, nput);
+            k += nfind;
         }
         i = k;
     }
+}
+
+/* A token whose expression fails to run stands for itself. */
+static void put_rx(const struct step *st, const char *s, size_t n, struct buf *out)
+{
+    struct rx_scratch w;
+    struct rx_iter it;
+    size_t i = 0;
+    size_t a, b;
+    int oom;
+    char *shadow = unicode_shadow(s, n, &oom);
+
+    rx_scratch_init(&w);
+    rx_iter_init(&it, st->rx, shadow ? shadow : s, n);
+    while (rx_next(&it, &w, &a, &b, NULL) == STATUS_OK) {
+        buf_add(out, s + i, a - i);
+        buf_add(out, st->put, st->nput);
+        i = b;
+    }
+    buf_add(out, s + i, n - i);
+    rx_scratch_fini(&w);
+    mem_free(shadow);
+}
+
+static void put_replaced(const struct step *st, const char *s, size_t n, struct buf *out)
+{
+    if (st->rx) {
+        put_rx(st, s, n, out);
+    } else {
+        put_literal(s, n, st->find, st->nfind, st->put, st->nput, out);
+    }
+}
+
+/* English: no space before punctuation and short forms, one after the other. */
+static void put_clean(const char *s, size_t n, struct buf *out)
+{
+    static const char *const pairs[][2] = {
+        {" .", "."},   {" ?", "?"},     {" !", "!"},     {" ,", ","},
+        {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},   {" do not", " don't"},
+        {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"},
+    };
+    struct buf cur, next;
+    size_t i;
+
+    if (!memchr(s, ' ', n)) {
+        buf_add(out, s, n);
+        return;
+    }
+    buf_init(&cur, TEXT_MAX);
+    buf_init(&next, TEXT_MAX);
+    buf_add(&cur, s, n);
+    for (i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        struct buf swap = cur;
+        buf_clear(&next);
+        put_literal(cur.data, cur.len, pairs[i][0], strlen(pairs[i][0]), pairs[i][1],
+                    strlen(pairs[i][1]), &next);
+        cur = next;
+        next = swap;
+    }
+    buf_add(out, cur.data, cur.len);
+    buf_fini(&cur);
+    buf_fini(&next);
+}
+
+/* A part of a word sticks to the one before, a word is set off by a space. */
+static void put_wordpiece(const struct step *st, const char *s, size_t n, int first,
+                          struct buf *out)
+{
+    struct buf b;
+
+    buf_init(&b, TEXT_MAX);
+    if (first) {
+        buf_add(&b, s, n);
+    } else if (n >= st->nfind && memcmp(s, st->find, st->nfind) == 0) {
+        buf_add(&b, s + st->nfind, n - st->nfind);
+    } else {
+        buf_char(&b, ' ');
+        buf_add(&b, s, n);
+    }
+    if (st->cleanup) {
+        put_clean(b.data, b.len, out);
+    } else {
+        buf_add(out, b.data, b.len);
+    }
+    buf_fini(&b);
+}
+
+/* Without the padding; the delimiter becomes a space. */
+static void put_ctc(const struct step *st, const char *s, size_t n, struct buf *out)
+{
+    struct buf a, b;
+
+    buf_init(&a, TEXT_MAX);
+    buf_init(&b, TEXT_MAX);
+    put_literal(s, n, st->find, st->nfind, "", 0, &a);
+    if (st->cleanup) {
+        put_clean(a.data, a.len, &b);
+        put_literal(b.data, b.len, st->put, st->nput, " ", 1, out);
+    } else {
+        buf_add(out, a.data, a.len);
+    }
+    buf_fini(&a);
+    buf_fini(&b);
 }
 
 static int hex(char c)
@@ -253,6 +410,9 @@ void detok_token(const struct detok *d, const char *text, size_t len, struct buf
         case STEP_BYTES: put_bytes(cur.data, cur.len, &next); break;
         case STEP_REPLACE: put_replaced(st, cur.data, cur.len, &next); break;
         case STEP_METASPACE: put_metaspace(st, cur.data, cur.len, 0, &next); break;
+        case STEP_WORDPIECE: put_wordpiece(st, cur.data, cur.len, 0, &next); break;
+        case STEP_SUFFIX: put_literal(cur.data, cur.len, st->find, st->nfind, " ", 1, &next); break;
+        case STEP_CTC: put_ctc(st, cur.data, cur.len, &next); break;
         case STEP_FALLBACK:
             b = fallback_byte(cur.data, cur.len);
             if (b < 0) {
@@ -367,6 +527,30 @@ static int run_bytes(const struct list *from, struct list *to)
     return 0;
 }
 
+/* Equal neighbours are one; what is empty then is left out. */
+static void run_ctc(const struct step *st, const struct list *from, struct list *to)
+{
+    const char *last = NULL;
+    size_t nlast = 0;
+    size_t i;
+    size_t a = 0;
+
+    for (i = 0; i < from->n; a = from->end[i++]) {
+        const char *s = from->text.data + a;
+        size_t n = from->end[i] - a;
+        size_t at = to->text.len;
+        if (last && n == nlast && memcmp(s, last, n) == 0) {
+            continue;
+        }
+        last = s;
+        nlast = n;
+        put_ctc(st, s, n, &to->text);
+        if (to->text.len > at) {
+            list_close(to);
+        }
+    }
+}
+
 static int run_step(const struct step *st, const struct list *from, struct list *to)
 {
     size_t i;
@@ -379,6 +563,10 @@ static int run_step(const struct step *st, const struct list *from, struct list 
     if (st->kind == STEP_BYTES) {
         return run_bytes(from, to);
     }
+    if (st->kind == STEP_CTC) {
+        run_ctc(st, from, to);
+        return buf_status(&to->text);
+    }
     for (i = 0; i < from->n; a = from->end[i++]) {
         const char *s = from->text.data + a;
         size_t n = from->end[i] - a;
@@ -386,6 +574,10 @@ static int run_step(const struct step *st, const struct list *from, struct list 
         case STEP_REPLACE: put_replaced(st, s, n, &to->text); break;
         case STEP_METASPACE: put_metaspace(st, s, n, i == 0 && !st->keep_first, &to->text); break;
         case STEP_STRIP: run_strip(st, s, n, &to->text); break;
+        case STEP_WORDPIECE: put_wordpiece(st, s, n, i == 0, &to->text); break;
+        case STEP_SUFFIX:
+            put_literal(s, n, st->find, st->nfind, " ", i + 1 < from->n, &to->text);
+            break;
         default: buf_add(&to->text, s, n); break;
         }
         if (st->kind != STEP_FUSE || i + 1 == from->n) {

@@ -23,8 +23,8 @@ struct detok_string {
 };
 
 /* spec may be NULL or JSON null: token texts joined by spaces, as the package does. Kinds:
- * ByteLevel, Replace (of a string), ByteFallback, Fuse, Strip, Metaspace, Sequence; others are
- * STATUS_UNSUPPORTED by name. */
+ * ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace, WordPiece, BPEDecoder, CTC, Sequence;
+ * others are STATUS_UNSUPPORTED by name. */
 int detok_open(const json_t *spec, struct detok **out, struct err *e);
 void detok_close(struct detok *d);
 /* 1 when the text is just the tokens' bytes (detok_token) one after the other. */

@@ -3,6 +3,8 @@
  * the vocabulary is on the way to the first token. */
 #include "text/jscan.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "text/unicode.h"
@@ -223,6 +225,27 @@ int jscan_int(struct jscan *s, int64_t *v)
         return jscan_fail(s, "a whole number was expected");
     }
     *v = neg ? -x : x;
+    return 1;
+}
+
+int jscan_number(struct jscan *s, double *v)
+{
+    char text[64];
+    int c = jscan_peek(s);
+    size_t n = 0;
+    char *end;
+
+    while (!s->bad && s->p + n < s->end && n + 1 < sizeof text && s->p[n] &&
+           strchr("+-.0123456789eE", s->p[n])) {
+        text[n] = s->p[n];
+        n++;
+    }
+    text[n] = 0;
+    *v = strtod(text, &end);
+    if (!(c == '-' || (c >= '0' && c <= '9')) || *end || !isfinite(*v)) {
+        return jscan_fail(s, "a number was expected");
+    }
+    s->p += n;
     return 1;
 }
 

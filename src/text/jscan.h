@@ -39,6 +39,7 @@ int jscan_colon(struct jscan *s);
 /* A string; *v is valid until the next call and not NUL-terminated. 1, or 0 with an error. */
 int jscan_string(struct jscan *s, const char **v, size_t *n);
 int jscan_int(struct jscan *s, int64_t *v);
+int jscan_number(struct jscan *s, double *v); /* any number, finite */
 /* Passes over one value of any kind, looking only at brackets and quotes. */
 int jscan_skip(struct jscan *s);
 /* Sets the error, unless there is one already. Returns 0. */

@@ -17,15 +17,24 @@ static const char gpt2_pattern[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 enum behavior { ISOLATED, REMOVED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTIGUOUS };
-enum stage_kind { STAGE_SPLIT, STAGE_DIGITS, STAGE_BYTES, STAGE_METASPACE };
+enum stage_kind {
+    STAGE_SPLIT,
+    STAGE_CHARS, /* every character of a class is a match */
+    STAGE_WORDS, /* runs of word characters, runs of what is neither word nor space */
+    STAGE_FIXED,
+    STAGE_BYTES,
+    STAGE_METASPACE
+};
 enum prepend { PREPEND_ALWAYS, PREPEND_FIRST, PREPEND_NEVER };
 
 struct stage {
     enum stage_kind kind;
     enum behavior behavior;
     int invert;
-    struct rx *rx; /* SPLIT by expression; BYTES with use_regex */
-    char *literal; /* SPLIT by string; METASPACE: the replacement */
+    int (*is)(uint32_t cp); /* CHARS */
+    size_t length;          /* FIXED: characters of a piece */
+    struct rx *rx;          /* SPLIT by expression; BYTES with use_regex */
+    char *literal;          /* SPLIT by string; METASPACE: the replacement */
     size_t nliteral;
     int prefix_space; /* BYTES */
     int spell;        /* BYTES: a stage follows that must see the byte alphabet */
@@ -113,6 +122,67 @@ static int read_metaspace(struct stage *st, const json_t *spec, struct err *e)
     return 0;
 }
 
+static int read_bytes(struct pretok *p, struct stage *st, const json_t *spec, struct err *e)
+{
+    if (p->byte_level) {
+        return ERR(e, STATUS_UNSUPPORTED, "pre-tokenizer with ByteLevel twice");
+    }
+    p->byte_level = 1;
+    st->kind = STAGE_BYTES;
+    st->prefix_space = flag_on(spec, "add_prefix_space");
+    return flag_on(spec, "use_regex") ? rx_open(gpt2_pattern, sizeof gpt2_pattern - 1, &st->rx, e)
+                                      : 0;
+}
+
+static void set_chars(struct stage *st, int (*is)(uint32_t cp), enum behavior b)
+{
+    st->kind = STAGE_CHARS;
+    st->is = is;
+    st->behavior = b;
+}
+
+/* Kinds of one stage and at most one setting. */
+static int read_simple(struct stage *st, const char *type, const json_t *spec, struct err *e)
+{
+    if (strcmp(type, "Digits") == 0) {
+        set_chars(st, unicode_is_numeric,
+                  json_is_true(json_object_get(spec, "individual_digits")) ? ISOLATED : CONTIGUOUS);
+        return 0;
+    }
+    if (strcmp(type, "WhitespaceSplit") == 0) {
+        set_chars(st, unicode_is_space, REMOVED);
+        return 0;
+    }
+    if (strcmp(type, "Whitespace") == 0) {
+        st->kind = STAGE_WORDS;
+        return 0;
+    }
+    if (strcmp(type, "Punctuation") == 0) {
+        set_chars(st, unicode_is_punct, ISOLATED);
+        return json_object_get(spec, "behavior") ? read_behavior(spec, &st->behavior, e) : 0;
+    }
+    if (strcmp(type, "CharDelimiterSplit") == 0) {
+        const json_t *c = json_object_get(spec, "delimiter");
+        st->kind = STAGE_SPLIT;
+        st->behavior = REMOVED;
+        st->nliteral = json_string_length(c);
+        if (!json_is_string(c) || st->nliteral == 0) {
+            return ERR(e, STATUS_FORMAT, "pre-tokenizer: CharDelimiterSplit without a delimiter");
+        }
+        st->literal = mem_strndup(json_string_value(c), st->nliteral);
+        return 0;
+    }
+    if (strcmp(type, "FixedLength") == 0) {
+        const json_t *n = json_object_get(spec, "length");
+        st->kind = STAGE_FIXED;
+        st->length =
+            json_is_integer(n) && json_integer_value(n) > 0 ? (size_t)json_integer_value(n) : 0;
+        return st->length ? 0
+                          : ERR(e, STATUS_FORMAT, "pre-tokenizer: FixedLength without a length");
+    }
+    return ERR(e, STATUS_UNSUPPORTED, "pre-tokenizer '%.100s' is not supported", type);
+}
+
 static int read_stage(struct pretok *p, const json_t *spec, int depth, struct err *e)
 {
     const char *type = json_string_value(json_object_get(spec, "type"));
@@ -141,27 +211,21 @@ static int read_stage(struct pretok *p, const json_t *spec, int depth, struct er
     if (strcmp(type, "Split") == 0) {
         return read_split(st, spec, e);
     }
-    if (strcmp(type, "Digits") == 0) {
-        st->kind = STAGE_DIGITS;
-        st->behavior =
-            json_is_true(json_object_get(spec, "individual_digits")) ? ISOLATED : CONTIGUOUS;
-        return 0;
-    }
     if (strcmp(type, "ByteLevel") == 0) {
-        if (p->byte_level) {
-            return ERR(e, STATUS_UNSUPPORTED, "pre-tokenizer with ByteLevel twice");
-        }
-        p->byte_level = 1;
-        st->kind = STAGE_BYTES;
-        st->prefix_space = flag_on(spec, "add_prefix_space");
-        return flag_on(spec, "use_regex")
-                   ? rx_open(gpt2_pattern, sizeof gpt2_pattern - 1, &st->rx, e)
-                   : 0;
+        return read_bytes(p, st, spec, e);
     }
     if (strcmp(type, "Metaspace") == 0) {
         return read_metaspace(st, spec, e);
     }
-    return ERR(e, STATUS_UNSUPPORTED, "pre-tokenizer '%.100s' is not supported", type);
+    if (strcmp(type, "BertPreTokenizer") == 0) {
+        if (p->n == STAGES_MAX) {
+            return ERR(e, STATUS_UNSUPPORTED, "pre-tokenizer with more than %d stages", STAGES_MAX);
+        }
+        set_chars(st, unicode_is_space, REMOVED);
+        set_chars(&p->stage[p->n++], unicode_is_punct, ISOLATED);
+        return 0;
+    }
+    return read_simple(st, type, spec, e);
 }
 
 int pretok_open(const json_t *spec, struct pretok **out, struct err *e)
@@ -204,11 +268,24 @@ void pretok_close(struct pretok *p)
     mem_free(p);
 }
 
+void pretok_keep_spelled(struct pretok *p)
+{
+    int i;
+
+    for (i = 0; i < p->n; i++) {
+        p->stage[i].spell |= p->stage[i].kind == STAGE_BYTES;
+    }
+    p->byte_level = p->spelled = 0;
+}
+
 const struct words *pretok_words(const struct pretok *p)
 {
     const struct stage *a = &p->stage[0];
     const struct stage *b = &p->stage[1];
 
+    if (!p->byte_level) {
+        return NULL;
+    }
     if (p->n == 1 && a->kind == STAGE_BYTES && !a->prefix_space) {
         return rx_words(a->rx);
     }
@@ -339,8 +416,8 @@ static void cuts_literal(const struct stage *st, const struct pretok_piece *p,
     }
 }
 
-/* Each digit is a match; what lies between is one gap. */
-static void cuts_digits(const struct pretok_piece *p, struct pretok_work *w)
+/* Each character of the class is a match; what lies between is one gap. */
+static void cuts_chars(const struct stage *st, const struct pretok_piece *p, struct pretok_work *w)
 {
     size_t prev = 0;
     size_t i = 0;
@@ -348,7 +425,7 @@ static void cuts_digits(const struct pretok_piece *p, struct pretok_work *w)
     while (i < p->n) {
         uint32_t cp;
         size_t k = unicode_next(p->s + i, &cp);
-        if (unicode_is_numeric(cp)) {
+        if (st->is(cp)) {
             if (prev != i) {
                 cut_add(w, prev, i, 0);
             }
@@ -537,6 +614,44 @@ static int run_metaspace(const struct stage *st, struct pretok_piece p, struct p
     return 0;
 }
 
+/* \w+ and [^\w\s]+. */
+static void give_words(const struct pretok_piece *p, struct pretok_work *w)
+{
+    size_t from = 0;
+    size_t i = 0;
+    int last = 0;
+
+    while (i < p->n) {
+        uint32_t cp;
+        size_t k = unicode_next(p->s + i, &cp);
+        int kind = unicode_is_space(cp) ? 0 : unicode_is_word(cp) ? 1 : 2;
+        if (kind != last) {
+            give(w, p, last ? from : i, i);
+            from = i;
+            last = kind;
+        }
+        i += k;
+    }
+    give(w, p, last ? from : p->n, p->n);
+}
+
+static void give_fixed(const struct stage *st, const struct pretok_piece *p, struct pretok_work *w)
+{
+    size_t from = 0;
+    size_t i = 0;
+    size_t count = 0;
+
+    while (i < p->n) {
+        i += unicode_width((unsigned char)p->s[i]);
+        if (++count == st->length) {
+            give(w, p, from, i);
+            from = i;
+            count = 0;
+        }
+    }
+    give(w, p, from, p->n);
+}
+
 static int run_piece(const struct stage *st, const struct pretok_piece *p, struct pretok_work *w,
                      struct err *e)
 {
@@ -545,9 +660,11 @@ static int run_piece(const struct stage *st, const struct pretok_piece *p, struc
     switch (st->kind) {
     case STAGE_BYTES: return run_bytes(st, *p, w, e);
     case STAGE_METASPACE: return run_metaspace(st, *p, w, e);
-    case STAGE_DIGITS:
+    case STAGE_WORDS: give_words(p, w); return 0;
+    case STAGE_FIXED: give_fixed(st, p, w); return 0;
+    case STAGE_CHARS:
         w->ncut = 0;
-        cuts_digits(p, w);
+        cuts_chars(st, p, w);
         break;
     default:
         if (st->rx && st->behavior == ISOLATED) {

@@ -43,11 +43,14 @@ struct pretok_work {
 };
 
 /* spec may be NULL or JSON null: the text is one word. Kinds: ByteLevel, Digits, Split, Metaspace,
+ * Whitespace, WhitespaceSplit, BertPreTokenizer, Punctuation, CharDelimiterSplit, FixedLength,
  * Sequence; others are STATUS_UNSUPPORTED by name. */
 int pretok_open(const json_t *spec, struct pretok **out, struct err *e);
 void pretok_close(struct pretok *p);
 /* 1 when words leave as bytes for a byte-level vocabulary. */
 int pretok_is_byte_level(const struct pretok *p);
+/* Words of ByteLevel leave spelled in the byte alphabet: for models that take no bytes. */
+void pretok_keep_spelled(struct pretok *p);
 /* When all that is done is to cut text at the matches of one well-known pattern: its matcher, for
  * a caller that takes the words one by one. Else NULL. */
 const struct words *pretok_words(const struct pretok *p);

@@ -7,13 +7,22 @@
 #include "base/buf.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "text/charsmap.h"
 #include "text/rx.h"
 #include "text/unicode.h"
 
 #define STEPS_MAX 64
 #define DEPTH_MAX 8
 
-enum step_kind { STEP_FORM, STEP_PREPEND, STEP_REPLACE, STEP_STRIP };
+enum step_kind {
+    STEP_FORM,
+    STEP_PREPEND,
+    STEP_REPLACE,
+    STEP_STRIP,
+    STEP_MAP, /* each character becomes none, one or a few */
+    STEP_CHARSMAP,
+    STEP_BYTES
+};
 
 struct step {
     enum step_kind kind;
@@ -23,7 +32,9 @@ struct step {
     struct rx *rx;
     char *put; /* PREPEND, REPLACE */
     size_t nput;
-    int left, right; /* STRIP */
+    int left, right;                             /* STRIP */
+    size_t (*map)(uint32_t cp, uint32_t out[3]); /* MAP: how many characters */
+    struct charsmap *charsmap;
 };
 struct textnorm {
     struct step step[STEPS_MAX];
@@ -63,6 +74,125 @@ static int read_replace(struct step *st, const json_t *spec, struct err *e)
     return rc;
 }
 
+/* ---- maps of single characters ---- */
+
+static size_t map_lower(uint32_t cp, uint32_t out[3])
+{
+    return unicode_lower(cp, out);
+}
+
+static size_t map_accents(uint32_t cp, uint32_t out[3])
+{
+    out[0] = cp;
+    return !unicode_is_mark(cp);
+}
+
+static size_t map_nonspacing(uint32_t cp, uint32_t out[3])
+{
+    out[0] = cp;
+    return !unicode_is_nonspacing(cp);
+}
+
+static size_t map_clean(uint32_t cp, uint32_t out[3])
+{
+    int line = cp == '\t' || cp == '\n' || cp == '\r';
+
+    out[0] = line || unicode_is_space(cp) ? ' ' : cp;
+    return line || !unicode_is_dropped(cp);
+}
+
+/* Spaces around the characters of Chinese; the gap after U+2B81F is the package's own. */
+static size_t map_chinese(uint32_t cp, uint32_t out[3])
+{
+    if ((cp >= 0x4E00 && cp <= 0x9FFF) || (cp >= 0x3400 && cp <= 0x4DBF) ||
+        (cp >= 0x20000 && cp <= 0x2A6DF) || (cp >= 0x2A700 && cp <= 0x2B81F) ||
+        (cp >= 0x2B920 && cp <= 0x2CEAF) || (cp >= 0xF900 && cp <= 0xFAFF) ||
+        (cp >= 0x2F800 && cp <= 0x2FA1F)) {
+        out[0] = out[2] = ' ';
+        out[1] = cp;
+        return 3;
+    }
+    out[0] = cp;
+    return 1;
+}
+
+static size_t map_nmt(uint32_t cp, uint32_t out[3])
+{
+    out[0] = cp;
+    if ((cp >= 1 && cp <= 8) || cp == 0xB || (cp >= 0xE && cp <= 0x1F) || cp == 0x7F ||
+        cp == 0x8F || cp == 0x9F) {
+        return 0;
+    }
+    if (cp == 9 || cp == 0xA || cp == 0xC || cp == 0xD || cp == 0x1680 ||
+        (cp >= 0x200B && cp <= 0x200F) || cp == 0x2028 || cp == 0x2029 || cp == 0x2581 ||
+        cp == 0xFEFF || cp == 0xFFFD) {
+        out[0] = ' ';
+    }
+    return 1;
+}
+
+/* ---- reading the description ---- */
+
+static struct step *add_step(struct textnorm *t, enum step_kind kind, struct err *e)
+{
+    if (t->n == STEPS_MAX) {
+        ERR(e, STATUS_UNSUPPORTED, "normalizer with more than %d steps", STEPS_MAX);
+        return NULL;
+    }
+    t->step[t->n].kind = kind;
+    return &t->step[t->n++];
+}
+
+static int add_map(struct textnorm *t, size_t (*map)(uint32_t, uint32_t[3]), struct err *e)
+{
+    struct step *st = add_step(t, STEP_MAP, e);
+
+    if (!st) {
+        return STATUS_UNSUPPORTED;
+    }
+    st->map = map;
+    return 0;
+}
+
+/* clean_text, handle_chinese_chars, strip_accents (null: as lowercase), lowercase, in that order.
+ */
+static int read_bert(struct textnorm *t, const json_t *spec, struct err *e)
+{
+    const json_t *strip = json_object_get(spec, "strip_accents");
+    int lower = !json_is_false(json_object_get(spec, "lowercase"));
+    int accents = json_is_boolean(strip) ? json_is_true(strip) : lower;
+    int rc = 0;
+
+    if (!json_is_false(json_object_get(spec, "clean_text"))) {
+        rc = add_map(t, map_clean, e);
+    }
+    if (rc == 0 && !json_is_false(json_object_get(spec, "handle_chinese_chars"))) {
+        rc = add_map(t, map_chinese, e);
+    }
+    if (rc == 0 && accents) {
+        struct step *st = add_step(t, STEP_FORM, e);
+        rc = st ? 0 : STATUS_UNSUPPORTED;
+        if (st) {
+            st->form = UNICODE_NFD;
+        }
+        rc = rc ? rc : add_map(t, map_nonspacing, e);
+    }
+    return rc == 0 && lower ? add_map(t, map_lower, e) : rc;
+}
+
+static int read_charsmap(struct textnorm *t, const json_t *spec, struct err *e)
+{
+    const json_t *map = json_object_get(spec, "precompiled_charsmap");
+    struct step *st;
+
+    if (!json_is_string(map)) {
+        return ERR(e, STATUS_FORMAT, "normalizer: Precompiled without a precompiled_charsmap");
+    }
+    st = add_step(t, STEP_CHARSMAP, e);
+    return st ? charsmap_open(json_string_value(map), json_string_length(map), &st->charsmap, e)
+              : STATUS_UNSUPPORTED;
+}
+
 static int read_step(struct textnorm *t, const json_t *spec, int depth, struct err *e)
 {
     static const char *const forms[] = {"NFC", "NFD", "NFKC", "NFKD"};
@@ -85,10 +215,25 @@ static int read_step(struct textnorm *t, const json_t *spec, int depth, struct e
         }
         return rc;
     }
-    if (t->n == STEPS_MAX) {
-        return ERR(e, STATUS_UNSUPPORTED, "normalizer with more than %d steps", STEPS_MAX);
+    if (strcmp(type, "Lowercase") == 0) {
+        return add_map(t, map_lower, e);
     }
-    st = &t->step[t->n++];
+    if (strcmp(type, "StripAccents") == 0) {
+        return add_map(t, map_accents, e);
+    }
+    if (strcmp(type, "Nmt") == 0) {
+        return add_map(t, map_nmt, e);
+    }
+    if (strcmp(type, "BertNormalizer") == 0) {
+        return read_bert(t, spec, e);
+    }
+    if (strcmp(type, "Precompiled") == 0) {
+        return read_charsmap(t, spec, e);
+    }
+    st = add_step(t, STEP_FORM, e);
+    if (!st) {
+        return STATUS_UNSUPPORTED;
+    }
     for (i = 0; i < 4; i++) {
         if (strcmp(type, forms[i]) == 0) {
             st->kind = STEP_FORM;
@@ -107,6 +252,10 @@ static int read_step(struct textnorm *t, const json_t *spec, int depth, struct e
         st->kind = STEP_STRIP;
         st->left = json_is_true(json_object_get(spec, "strip_left"));
         st->right = json_is_true(json_object_get(spec, "strip_right"));
+        return 0;
+    }
+    if (strcmp(type, "ByteLevel") == 0) {
+        st->kind = STEP_BYTES;
         return 0;
     }
     return ERR(e, STATUS_UNSUPPORTED, "normalizer '%.100s' is not supported", type);
@@ -139,6 +288,7 @@ void textnorm_close(struct textnorm *t)
         mem_free(t->step[i].find);
         mem_free(t->step[i].put);
         rx_close(t->step[i].rx);
+        charsmap_close(t->step[i].charsmap);
     }
     mem_free(t);
 }
@@ -199,6 +349,33 @@ static void strip(const struct step *st, const char *s, size_t n, struct buf *ou
     buf_add(out, s, n);
 }
 
+static void map_chars(const struct step *st, const char *s, size_t n, struct buf *out)
+{
+    size_t i = 0;
+
+    while (i < n) {
+        uint32_t cp, to[3];
+        char b[12];
+        size_t k, o = 0, j;
+        i += unicode_next(s + i, &cp);
+        k = st->map(cp, to);
+        for (j = 0; j < k; j++) {
+            o += unicode_put(to[j], b + o);
+        }
+        buf_add(out, b, o);
+    }
+}
+
+static void spell_bytes(const char *s, size_t n, struct buf *out)
+{
+    size_t i;
+
+    for (i = 0; i < n; i++) {
+        char b[4];
+        buf_add(out, b, unicode_put(unicode_byte_char((uint8_t)s[i]), b));
+    }
+}
+
 /* 1 when the step leaves this text alone. */
 static int is_noop(const struct step *st, const char *s, size_t n)
 {
@@ -227,6 +404,18 @@ static int run_step(const struct step *st, const char *s, size_t n, struct rx_sc
             return replace_rx(st, s, n, w, out, e);
         }
         rc = replace_literal(st, s, n, out);
+        break;
+    case STEP_MAP:
+        map_chars(st, s, n, out);
+        rc = buf_status(out);
+        break;
+    case STEP_CHARSMAP:
+        charsmap_apply(st->charsmap, s, n, out);
+        rc = buf_status(out);
+        break;
+    case STEP_BYTES:
+        spell_bytes(s, n, out);
+        rc = buf_status(out);
         break;
     default:
         strip(st, s, n, out);

@@ -18,7 +18,8 @@ struct rx_scratch;
 struct textnorm;
 
 /* spec may be NULL or JSON null: no change to any text. Kinds: NFC NFD NFKC NFKD, Prepend, Replace,
- * Strip, Sequence; others are STATUS_UNSUPPORTED by name. */
+ * Strip, Lowercase, StripAccents, Nmt, BertNormalizer, Precompiled, ByteLevel, Sequence; others are
+ * STATUS_UNSUPPORTED by name. */
 int textnorm_open(const json_t *spec, struct textnorm **out, struct err *e);
 void textnorm_close(struct textnorm *t);
 /* s is valid UTF-8. With *changed the result is in out (cleared first), else it is s itself. */

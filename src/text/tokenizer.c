@@ -14,18 +14,20 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "text/added.h"
-#include "text/bpe.h"
 #include "text/detok.h"
 #include "text/jscan.h"
 #include "text/pretok.h"
 #include "text/textnorm.h"
+#include "text/tokids.h"
+#include "text/tokmodel.h"
 #include "text/unicode.h"
 #include "text/vocab.h"
 #include "text/words.h"
 
-#define TEXT_MAX  ((size_t)1 << 28)
-#define NORM_MAX  ((size_t)1 << 31)
-#define ADDED_MAX (1u << 20)
+#define TEXT_MAX   ((size_t)1 << 28)
+#define NORM_MAX   ((size_t)1 << 31)
+#define ADDED_MAX  (1u << 20)
+#define PREFIX_MAX 256
 
 /* One id: where its bytes are, and what it is. */
 struct entry {
@@ -36,8 +38,8 @@ struct entry {
     uint32_t ntext;
 };
 struct tokenizer {
-    struct vocab *vocab;
-    struct bpe *bpe;
+    struct tokmodel *model;
+    const struct vocab *vocab; /* the model's */
     struct textnorm *norm;
     struct pretok *pretok;
     struct detok *detok;
@@ -59,7 +61,7 @@ struct loader {
     struct buf small;   /* the file without its large parts */
     const char *copied; /* up to here it is in `small` */
     const char *merges; /* merges seen before the vocabulary; NULL: none */
-    int have_vocab;
+    int have_vocab, have_prefix;
 };
 
 /* Leaves the value that starts at `from` and ends at the scanner out of the small text. */
@@ -75,6 +77,25 @@ static int key_is(const char *key, size_t n, const char *want)
     return n == strlen(want) && memcmp(key, want, n) == 0;
 }
 
+/* The one setting that merges depend on; it stays in the small text. */
+static int load_prefix(struct loader *l, int c, struct err *e)
+{
+    const char *text;
+    size_t n = 0;
+
+    l->have_prefix = 1;
+    if (c != '"') {
+        jscan_skip(&l->s);
+    } else if (jscan_string(&l->s, &text, &n)) {
+        char *copy = mem_strndup(text, n);
+        tokmodel_prefix(l->t->model, n ? copy : NULL);
+        mem_free(copy);
+    }
+    return n > PREFIX_MAX
+               ? ERR(e, STATUS_UNSUPPORTED, "a continuing_subword_prefix of %zu bytes", n)
+               : 0;
+}
+
 static int load_model(struct loader *l, struct err *e)
 {
     struct jscan *s = &l->s;
@@ -86,6 +107,7 @@ static int load_model(struct loader *l, struct err *e)
     while (rc == 0 && !s->bad && jscan_more(s, '}') && jscan_string(s, &key, &n)) {
         int vocab = key_is(key, n, "vocab");
         int merges = key_is(key, n, "merges");
+        int prefix = key_is(key, n, "continuing_subword_prefix");
         const char *from;
         int c;
         if (!jscan_colon(s)) {
@@ -93,18 +115,20 @@ static int load_model(struct loader *l, struct err *e)
         }
         c = jscan_peek(s);
         from = s->p;
-        if (vocab && c == '{') {
-            rc = vocab_read(l->t->vocab, s, e);
+        if (vocab && (c == '{' || c == '[')) {
+            rc = tokmodel_vocab(l->t->model, s, e);
             l->have_vocab = 1;
-        } else if (merges && c == '[' && l->have_vocab) {
-            rc = bpe_read_merges(l->t->bpe, s, e);
-        } else {
+        } else if (merges && c == '[' && l->have_vocab && l->have_prefix) {
+            rc = tokmodel_merges(l->t->model, s, e);
+        } else if (merges && c == '[') {
             jscan_skip(s);
-            if (merges && c == '[') {
-                l->merges = from;
-            } else {
-                continue;
+            l->merges = from;
+        } else {
+            rc = prefix ? load_prefix(l, c, e) : 0;
+            if (!prefix) {
+                jscan_skip(s);
             }
+            continue;
         }
         cut_value(l, from);
     }
@@ -138,10 +162,9 @@ static int load_json(struct tokenizer *t, const char *json, json_t **root, struc
     if (rc == 0 && !l.s.bad && l.merges) {
         const char *end = l.s.p;
         l.s.p = l.merges;
-        rc = bpe_read_merges(t->bpe, &l.s, e);
+        rc = tokmodel_merges(t->model, &l.s, e);
         l.s.p = rc ? l.s.p : end;
     }
-    rc = rc ? rc : vocab_finish(t->vocab, e);
     if (rc == 0 && l.s.bad) {
         rc = ERR(e, STATUS_FORMAT, "%s at byte %zu", l.s.bad, (size_t)(l.s.p - json));
     }
@@ -157,53 +180,6 @@ static int load_json(struct tokenizer *t, const char *json, json_t **root, struc
     buf_fini(&l.small);
     jscan_fini(&l.s);
     return rc;
-}
-
-/* ---- opening: the model's settings ---- */
-
-/* A setting that must be absent, null, false, zero or "" for us. */
-static int must_be_off(const json_t *model, const char *key, struct err *e)
-{
-    const json_t *v = json_object_get(model, key);
-
-    if (!v || json_is_null(v) || json_is_false(v) ||
-        (json_is_string(v) && json_string_length(v) == 0) ||
-        (json_is_number(v) && json_number_value(v) == 0)) {
-        return 0;
-    }
-    return ERR(e, STATUS_UNSUPPORTED, "BPE model with %s is not supported", key);
-}
-
-static int open_model(struct tokenizer *t, const json_t *model, struct err *e)
-{
-    static const char *const off[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix"};
-    const json_t *type = json_object_get(model, "type");
-    struct bpe_options o = {0};
-    size_t i;
-    int rc = 0;
-
-    if (!json_is_object(model)) {
-        return ERR(e, STATUS_FORMAT, "there is no model in it");
-    }
-    if (type && (!json_is_string(type) || strcmp(json_string_value(type), "BPE") != 0)) {
-        return ERR(e, STATUS_UNSUPPORTED, "model of type '%.100s' is not supported, only BPE is",
-                   json_is_string(type) ? json_string_value(type) : "?");
-    }
-    for (i = 0; i < sizeof off / sizeof *off && rc == 0; i++) {
-        rc = must_be_off(model, off[i], e);
-    }
-    if (rc) {
-        return rc;
-    }
-    o.byte_level = pretok_is_byte_level(t->pretok);
-    o.byte_fallback = json_is_true(json_object_get(model, "byte_fallback"));
-    o.fuse_unk = json_is_true(json_object_get(model, "fuse_unk"));
-    o.ignore_merges = json_is_true(json_object_get(model, "ignore_merges"));
-    o.unk_token = json_string_value(json_object_get(model, "unk_token"));
-    if (o.byte_level && o.byte_fallback) {
-        return ERR(e, STATUS_UNSUPPORTED, "byte_fallback with a ByteLevel pre-tokenizer");
-    }
-    return bpe_finish(t->bpe, &o, e);
 }
 
 /* ---- opening: added tokens ---- */
@@ -503,22 +479,16 @@ static int open_post(struct tokenizer *t, const json_t *spec, int depth, struct 
 
 /* ---- opening and closing ---- */
 
-int tokenizer_open(const char *json, struct tokenizer **out, struct err *e)
+/* Everything but vocabulary and merges. */
+static int open_parts(struct tokenizer *t, const json_t *root, struct err *e)
 {
-    struct err local = {0};
-    struct tokenizer *t = mem_alloc(sizeof *t);
-    json_t *root = NULL;
-    int rc;
+    const json_t *model = json_object_get(root, "model");
+    int rc = pretok_open(json_object_get(root, "pre_tokenizer"), &t->pretok, e);
 
-    e = e ? e : &local;
-    map_init(&t->by_text);
-    arena_init(&t->texts, 1u << 14);
-    buf_init(&t->bytes, UINT32_MAX - 1);
-    t->vocab = vocab_new();
-    t->bpe = bpe_new(t->vocab);
-    rc = load_json(t, json, &root, e);
-    rc = rc ? rc : pretok_open(json_object_get(root, "pre_tokenizer"), &t->pretok, e);
-    rc = rc ? rc : open_model(t, json_object_get(root, "model"), e);
+    if (rc == 0 && !tokmodel_takes_bytes(model)) {
+        pretok_keep_spelled(t->pretok);
+    }
+    rc = rc ? rc : tokmodel_open(t->model, model, pretok_is_byte_level(t->pretok), e);
     rc = rc ? rc : textnorm_open(json_object_get(root, "normalizer"), &t->norm, e);
     rc = rc ? rc : detok_open(json_object_get(root, "decoder"), &t->detok, e);
     if (rc == 0 && !entries_room(t, vocab_max_id(t->vocab))) {
@@ -526,11 +496,61 @@ int tokenizer_open(const char *json, struct tokenizer **out, struct err *e)
     }
     rc = rc ? rc : open_added(t, json_object_get(root, "added_tokens"), e);
     rc = rc ? rc : open_bytes(t, e);
-    rc = rc ? rc : open_post(t, json_object_get(root, "post_processor"), 0, e);
+    return rc ? rc : open_post(t, json_object_get(root, "post_processor"), 0, e);
+}
+
+static struct tokenizer *tokenizer_new(void)
+{
+    struct tokenizer *t = mem_alloc(sizeof *t);
+
+    map_init(&t->by_text);
+    arena_init(&t->texts, 1u << 14);
+    buf_init(&t->bytes, UINT32_MAX - 1);
+    t->model = tokmodel_new();
+    t->vocab = tokmodel_words(t->model);
+    return t;
+}
+
+int tokenizer_open(const char *json, struct tokenizer **out, struct err *e)
+{
+    struct err local = {0};
+    struct tokenizer *t = tokenizer_new();
+    json_t *root = NULL;
+    int rc;
+
+    e = e ? e : &local;
+    rc = load_json(t, json, &root, e);
+    rc = rc ? rc : open_parts(t, root, e);
     json_decref(root);
     if (rc) {
         tokenizer_close(t);
         return err_prefix(e, "tokenizer.json");
+    }
+    *out = t;
+    return 0;
+}
+
+int tokenizer_open_tiktoken(const char *text, size_t len, const char *pattern, const json_t *added,
+                            struct tokenizer **out, struct err *e)
+{
+    struct err local = {0};
+    struct tokenizer *t = tokenizer_new();
+    json_t *root =
+        json_pack("{s{ss s[{ss s{ss} ss sb}{ss sb sb}]} s{ss} s{ss sb} sO?}", "pre_tokenizer",
+                  "type", "Sequence", "pretokenizers", "type", "Split", "pattern", "Regex", pattern,
+                  "behavior", "Isolated", "invert", 0, "type", "ByteLevel", "add_prefix_space", 0,
+                  "use_regex", 0, "decoder", "type", "ByteLevel", "model", "type", "BPE",
+                  "ignore_merges", 1, "added_tokens", (json_t *)added);
+    int rc;
+
+    e = e ? e : &local;
+    rc = root ? tokmodel_tiktoken(t->model, text, len, e)
+              : ERR(e, STATUS_INPUT, "the pattern of a tiktoken file is not utf-8");
+    rc = rc ? rc : open_parts(t, root, e);
+    json_decref(root);
+    if (rc) {
+        tokenizer_close(t);
+        return err_prefix(e, "tiktoken file");
     }
     *out = t;
     return 0;
@@ -541,8 +561,7 @@ void tokenizer_close(struct tokenizer *t)
     if (!t) {
         return;
     }
-    bpe_free(t->bpe);
-    vocab_free(t->vocab);
+    tokmodel_free(t->model);
     textnorm_close(t->norm);
     pretok_close(t->pretok);
     detok_close(t->detok);
@@ -607,16 +626,17 @@ static int encode_words(struct encoder *c, const char *s, size_t n, int first)
         size_t a = 0;
         size_t b;
         while (rc == 0 && words_next(w, s, n, &a, &b)) {
-            rc = a > done ? bpe_encode(c->t->bpe, s + done, a - done, &c->ids, c->e) : 0;
-            rc = rc ? rc : bpe_encode(c->t->bpe, s + a, b - a, &c->ids, c->e);
+            rc = a > done ? tokmodel_encode(c->t->model, s + done, a - done, &c->ids, c->e) : 0;
+            rc = rc ? rc : tokmodel_encode(c->t->model, s + a, b - a, &c->ids, c->e);
             a = done = b;
         }
-        return rc || done == n ? rc : bpe_encode(c->t->bpe, s + done, n - done, &c->ids, c->e);
+        return rc || done == n ? rc
+                               : tokmodel_encode(c->t->model, s + done, n - done, &c->ids, c->e);
     }
     rc = pretok_run(c->t->pretok, s, n, first, &c->work, c->e);
 
     for (i = 0; i < c->work.n && rc == 0; i++) {
-        rc = bpe_encode(c->t->bpe, c->work.piece[i].s, c->work.piece[i].n, &c->ids, c->e);
+        rc = tokmodel_encode(c->t->model, c->work.piece[i].s, c->work.piece[i].n, &c->ids, c->e);
     }
     return rc;
 }

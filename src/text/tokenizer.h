@@ -8,14 +8,15 @@
  *     rc = tokenizer_decode(t, ids, n, 1, &text, &len, e);
  *     mem_free(ids); mem_free(text); tokenizer_close(t);
  *
- * Models of type BPE: byte-level ones and those with byte_fallback. A part of the file that is not
- * understood is refused when opening (STATUS_UNSUPPORTED, by name), never ignored; truncation and
- * padding settings are not part of tokenizing here and are left out.
+ * Models of type BPE, Unigram, WordPiece and WordLevel. A part of the file that is not understood
+ * is refused when opening (STATUS_UNSUPPORTED, by name), never ignored; truncation and padding
+ * settings are not part of tokenizing here and are left out.
  *
  * Once open, a tokenizer may be used by any number of threads at a time. */
 #ifndef TEXT_TOKENIZER_H
 #define TEXT_TOKENIZER_H
 
+#include <jansson.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,6 +25,11 @@ struct tokenizer;
 
 /* json: text of tokenizer.json (NUL-terminated), not needed after the call. */
 int tokenizer_open(const char *json, struct tokenizer **out, struct err *e);
+/* text: a vocabulary in tiktoken's format (base64, a blank, a rank in each line). pattern: the
+ * regex that cuts text into words; words_named (words.h) has those of known vocabularies. added: a
+ * list as added_tokens of tokenizer.json, or NULL. All borrowed. */
+int tokenizer_open_tiktoken(const char *text, size_t len, const char *pattern, const json_t *added,
+                            struct tokenizer **out, struct err *e);
 void tokenizer_close(struct tokenizer *t); /* NULL is fine */
 
 /* Highest id + 1, added tokens included. A model's embedding may have more rows. */

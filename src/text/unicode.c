@@ -254,6 +254,74 @@ int unicode_is_word(uint32_t cp)
     }
 }
 
+int unicode_is_dropped(uint32_t cp)
+{
+    return in_ranges(unicode_dropped, COUNT(unicode_dropped), cp);
+}
+
+int unicode_is_nonspacing(uint32_t cp)
+{
+    return in_ranges(unicode_nonspacing, COUNT(unicode_nonspacing), cp);
+}
+
+int unicode_is_mark(uint32_t cp)
+{
+    return in_ranges(unicode_marks, COUNT(unicode_marks), cp);
+}
+
+int unicode_is_punct(uint32_t cp)
+{
+    return in_ranges(unicode_puncts, COUNT(unicode_puncts), cp);
+}
+
+size_t unicode_lower(uint32_t cp, uint32_t out[2])
+{
+    size_t lo = 0;
+    size_t hi = COUNT(unicode_lowers);
+
+    out[0] = cp;
+    if (cp < 0x80) {
+        out[0] = cp >= 'A' && cp <= 'Z' ? cp + 32 : cp;
+        return 1;
+    }
+    if (cp == 0x130) { /* the one capital with two */
+        out[0] = 'i';
+        out[1] = 0x307;
+        return 2;
+    }
+    while (lo < hi) {
+        size_t mid = (lo + hi) / 2;
+        if (cp > unicode_lowers[mid].last) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+    if (lo < COUNT(unicode_lowers) && cp >= unicode_lowers[lo].first &&
+        (cp - unicode_lowers[lo].first) % unicode_lowers[lo].step == 0) {
+        out[0] = (uint32_t)((int64_t)cp + unicode_lowers[lo].add);
+    }
+    return 1;
+}
+
+size_t unicode_grapheme(const char *s, size_t n)
+{
+    utf8proc_int32_t state = 0;
+    uint32_t cp, next;
+    size_t i = unicode_next(s, &cp);
+
+    while (i < n) {
+        size_t k = unicode_next(s + i, &next);
+        if (utf8proc_grapheme_break_stateful((utf8proc_int32_t)cp, (utf8proc_int32_t)next,
+                                             &state)) {
+            break;
+        }
+        cp = next;
+        i += k;
+    }
+    return i;
+}
+
 enum unicode_class unicode_class(uint32_t cp)
 {
     if (cp == '\r' || cp == '\n') {

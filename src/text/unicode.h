@@ -52,6 +52,16 @@ int unicode_is_space(uint32_t cp);   /* White_Space */
 int unicode_is_numeric(uint32_t cp); /* Nd, Nl, No */
 int unicode_is_word(uint32_t cp);    /* Alphabetic, M, Nd, Pc, Join_Control */
 
+/* Classes of the older parts of the package, each with the Unicode version of its own. */
+int unicode_is_dropped(uint32_t cp);    /* what clean_text of the BertNormalizer takes out */
+int unicode_is_nonspacing(uint32_t cp); /* Mn there */
+int unicode_is_mark(uint32_t cp);       /* M for StripAccents */
+int unicode_is_punct(uint32_t cp);      /* for the Punctuation and Bert pre-tokenizers */
+/* Small letters of cp; their number, 1 or 2. */
+size_t unicode_lower(uint32_t cp, uint32_t out[2]);
+/* Length in bytes of the first grapheme cluster of valid, non-empty UTF-8. */
+size_t unicode_grapheme(const char *s, size_t n);
+
 /* Appends the normal form of valid UTF-8 to out. Linear in n, also for long runs of marks.
  * 0 or STATUS_NOMEM (ceiling of out, or no memory). */
 int unicode_normalize(enum unicode_form form, const char *s, size_t n, struct buf *out);

@@ -355,6 +355,7 @@ SEARCH(next_number3, match_number(s, n, i, 3))
 SEARCH(next_cjk, match_cjk(s, n, i))
 
 struct words {
+    const char *name;
     const char *pattern;
     int (*next)(const char *s, size_t n, size_t *a, size_t *b);
 };
@@ -366,25 +367,30 @@ struct words {
 #define PREFIX      "[^\\r\\n\\p{L}\\p{N}]?"
 
 static const struct words words_table[] = {
-    {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+    {"gpt2", "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
      next_gpt2},
-    {SHORT_FORMS "|" PREFIX "\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" WHITE,
+    {"cl100k", SHORT_FORMS "|" PREFIX "\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" WHITE,
      next_cl100k},
-    {SHORT_FORMS "|" PREFIX "\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" WHITE, next_qwen2},
-    {SHORT_FORMS "|" PREFIX "[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" WHITE,
+    {"qwen2", SHORT_FORMS "|" PREFIX "\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" WHITE,
+     next_qwen2},
+    {"qwen3.5",
+     SHORT_FORMS "|" PREFIX "[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" WHITE,
      next_qwen35},
-    {PREFIX CASED_UPPER "*" CASED_LOWER "+" SHORT_FORMS "?|" PREFIX CASED_UPPER "+" CASED_LOWER
+    {"o200k",
+     PREFIX CASED_UPPER "*" CASED_LOWER "+" SHORT_FORMS "?|" PREFIX CASED_UPPER "+" CASED_LOWER
                         "*" SHORT_FORMS "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" WHITE,
      next_o200k},
-    {PREFIX CASED_UPPER "*" CASED_LOWER "+|" PREFIX CASED_UPPER "+" CASED_LOWER
+    {"tekken",
+     PREFIX CASED_UPPER "*" CASED_LOWER "+|" PREFIX CASED_UPPER "+" CASED_LOWER
                         "*|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" WHITE,
      next_tekken},
-    {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|"
+    {"deepseek",
+     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|"
      "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|"
      "\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
      next_deepseek},
-    {"\\p{N}{1,3}", next_number3},
-    {"[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", next_cjk},
+    {"deepseek-numbers", "\\p{N}{1,3}", next_number3},
+    {"deepseek-cjk", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", next_cjk},
 };
 
 #define NWORDS (sizeof words_table / sizeof *words_table)
@@ -405,6 +411,18 @@ const struct words *words_find(const char *pattern, size_t len)
 const char *words_pattern(size_t i)
 {
     return i < NWORDS ? words_table[i].pattern : NULL;
+}
+
+const char *words_named(const char *name)
+{
+    size_t i;
+
+    for (i = 0; i < NWORDS; i++) {
+        if (strcmp(words_table[i].name, name) == 0) {
+            return words_table[i].pattern;
+        }
+    }
+    return NULL;
 }
 
 int words_next(const struct words *w, const char *s, size_t n, size_t *a, size_t *b)

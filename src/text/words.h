@@ -17,6 +17,8 @@ struct words;
 const struct words *words_find(const char *pattern, size_t len);
 /* The patterns that have one; NULL behind the last. For tests. */
 const char *words_pattern(size_t i);
+/* The pattern of a family by name (gpt2, cl100k, o200k, qwen2, ...); NULL: none of that name. */
+const char *words_named(const char *name);
 /* The first match that starts at *a or later in valid UTF-8: 1 with [*a, *b), or 0. */
 int words_next(const struct words *w, const char *s, size_t n, size_t *a, size_t *b);
 

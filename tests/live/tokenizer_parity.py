@@ -140,6 +140,8 @@ class Ours:
     """The tool on one tokenizer.json."""
 
     def __init__(self, path):
+        other = path[:-5] + ".tiktoken"
+        path = other if os.path.exists(other) else path
         self.p = subprocess.Popen([TOOL, path, "2"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def ask(self, op, items):

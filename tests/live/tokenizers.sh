@@ -16,10 +16,14 @@ cmake --build "$build" --target tok_pipe >&2
 if [ $# = 0 ] && [ "${CI:-}" = true ]; then
     quarter=$((16#$(git -C "$ROOT" rev-parse --short=4 HEAD | cut -c1-4) % 4))
     case $quarter in
-    0) set -- smollm2 qwen2.5 llama-3.1 mistral-nemo llama-2 ;;
-    1) set -- smollm2 qwen3 gpt2 gpt-oss mistral-7b-v0.3 ;;
-    2) set -- smollm2 qwen3.6 deepseek-v3 cl100k phi-3 ;;
-    *) set -- smollm2 deepseek-v4 gpt-neox-20b claude-legacy gemma-4 ;;
+    0) set -- smollm2 qwen2.5 llama-3.1 mistral-nemo llama-2 \
+        unigram bert-uncased bpe-suffix tiktoken wordlevel ;;
+    1) set -- smollm2 qwen3 gpt2 gpt-oss mistral-7b-v0.3 \
+        unigram-nmt unigram-bytes bert-cased bpe-prefix bpe-ctc ;;
+    2) set -- smollm2 qwen3.6 deepseek-v3 cl100k phi-3 \
+        unigram-charsmap unigram-part wordpiece-punct bpe-clip bpe-none ;;
+    *) set -- smollm2 deepseek-v4 gpt-neox-20b claude-legacy gemma-4 \
+        unigram-whole wordpiece-fixed bert-accents bpe-chain bpe-spelled ;;
     esac
     lib_say "tokenizers of this commit: $*"
 fi

@@ -108,6 +108,40 @@ def inert():
     return ranges({c: 0 for c in found})
 
 
+def asked(make):
+    """The code points for which make(character) is true."""
+    return [r[:2] for r in ranges({c: 0 for c in CPS if make(chr(c))})]
+
+
+def between(norm):
+    """The characters that a normalizer takes out of a text."""
+    return asked(lambda c: norm.normalize_str("a" + c + "b") == "ab")
+
+
+def bert(**on):
+    switches = dict(clean_text=False, handle_chinese_chars=False, strip_accents=False,
+                    lowercase=False)
+    switches.update(on)
+    return normalizers.BertNormalizer(**switches)
+
+
+def lower():
+    """Runs [first, last, step, what is added] of small letters of one character."""
+    norm = normalizers.Lowercase()
+    out = []
+    for c in CPS:
+        low = norm.normalize_str(chr(c))
+        if len(low) != 1 or ord(low) == c:
+            continue
+        add = ord(low) - c
+        if out and out[-1][3] == add and c - out[-1][1] in (1, 2) and \
+                (out[-1][2] in (0, c - out[-1][1])):
+            out[-1][1:3] = [c, c - out[-1][1]]
+        else:
+            out.append([c, c, 0, add])
+    return [[a, b, max(step, 1), add] for a, b, step, add in out]
+
+
 def table(rows, fmt):
     text = ", ".join(fmt % tuple(r) for r in rows)
     line = "   "
@@ -133,6 +167,10 @@ struct unicode_range {
 struct unicode_standin {
     uint32_t first, last, standin;
 };
+struct unicode_lowers {
+    uint32_t first, last, step;
+    int32_t add;
+};
 
 /* clang-format off */
 /* Characters of Unicode 15 and 16, each run with an older character of the same category,
@@ -150,6 +188,32 @@ print("""};
  * (Unicode 9): it leaves them alone. */
 static const struct unicode_range unicode_inert[] = {""")
 table([r[:2] for r in inert()], "{0x%X, 0x%X}")
+print("""};
+
+/* What clean_text of the BertNormalizer takes out. */
+static const struct unicode_range unicode_dropped[] = {""")
+table(between(bert(clean_text=True)), "{0x%X, 0x%X}")
+print("""};
+
+/* Mn for the BertNormalizer (strip_accents). */
+static const struct unicode_range unicode_nonspacing[] = {""")
+table(between(bert(strip_accents=True)), "{0x%X, 0x%X}")
+print("""};
+
+/* M for the StripAccents normalizer. */
+static const struct unicode_range unicode_marks[] = {""")
+table(between(normalizers.StripAccents()), "{0x%X, 0x%X}")
+print("""};
+
+/* What the Punctuation and Bert pre-tokenizers cut at. */
+static const struct unicode_range unicode_puncts[] = {""")
+table(asked(lambda c: len(pre_tokenizers.Punctuation().pre_tokenize_str("a" + c + "b")) == 3),
+      "{0x%X, 0x%X}")
+print("""};
+
+/* Capital letters: every step-th from first to last has its small letter `add` further. */
+static const struct unicode_lowers unicode_lowers[] = {""")
+table(lower(), "{0x%X, 0x%X, %d, %d}")
 print("""};
 /* clang-format on */
 

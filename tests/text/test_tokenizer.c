@@ -603,13 +603,15 @@ static void refused_small(const char *parts, const char *model_parts, int code, 
 static void test_refusals(void **state)
 {
     (void)state;
-    refused_small("\"normalizer\":{\"type\":\"Precompiled\"}", "", STATUS_UNSUPPORTED,
-                  "Precompiled");
+    refused_small("\"normalizer\":{\"type\":\"Magic\"}", "", STATUS_UNSUPPORTED, "Magic");
+    refused_small("\"normalizer\":{\"type\":\"Precompiled\"}", "", STATUS_FORMAT, "Precompiled");
+    refused_small("\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAA?\"}", "",
+                  STATUS_FORMAT, "base64");
+    refused_small("\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"/////w==\"}",
+                  "", STATUS_FORMAT, "trie");
     refused_small("\"post_processor\":{\"type\":\"Magic\"}", "", STATUS_UNSUPPORTED, "Magic");
     refused_small("\"normalizer\":{\"type\":\"Sequence\"}", "", STATUS_FORMAT, "Sequence");
     refused_small("", "\"dropout\":0.1", STATUS_UNSUPPORTED, "dropout");
-    refused_small("", "\"continuing_subword_prefix\":\"##\"", STATUS_UNSUPPORTED,
-                  "continuing_subword_prefix");
     refused_small("", "\"byte_fallback\":true", STATUS_UNSUPPORTED, "byte_fallback");
     refused_small("", "\"unk_token\":\"<nope>\"", STATUS_FORMAT, "<nope>");
     refused_small("\"added_tokens\":[{\"id\":1}]", "", STATUS_FORMAT, "added token");
@@ -618,8 +620,17 @@ static void test_refusals(void **state)
         "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":"
         "{\"id\":\"x\"}}]}",
         "", STATUS_FORMAT, "template");
-    refused("{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",0.5]]}}", STATUS_UNSUPPORTED,
-            "Unigram");
+    refused("{\"model\":{\"vocab\":{\"a\":1}},\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"}}",
+            STATUS_UNSUPPORTED, "UnicodeScripts");
+    refused("{\"model\":{\"vocab\":{\"a\":1}},\"decoder\":{\"type\":\"Magic\"}}",
+            STATUS_UNSUPPORTED, "Magic");
+    refused("{\"model\":{\"type\":\"Magic\",\"vocab\":{\"a\":1}}}", STATUS_UNSUPPORTED, "Magic");
+    refused("{\"model\":{\"type\":\"Unigram\",\"vocab\":{\"a\":1}}}", STATUS_FORMAT, "list");
+    refused("{\"model\":{\"type\":\"BPE\",\"vocab\":[[\"a\",1.5]]}}", STATUS_FORMAT, "list");
+    refused("{\"model\":{\"type\":\"Unigram\",\"unk_id\":1,\"vocab\":[[\"a\",0.5]]}}",
+            STATUS_FORMAT, "unk_id 1");
+    refused("{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",nan]]}}", STATUS_FORMAT, "number");
+    refused("{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\"]]}}", STATUS_FORMAT, "pair");
     refused("{\"model\":{\"type\":\"BPE\"}}", STATUS_FORMAT, "vocabulary");
     refused("{\"model\":{\"vocab\":{\"a\":-1},\"merges\":[]}}", STATUS_FORMAT, "id -1");
     refused("{\"model\":{\"vocab\":{\"a\":99999999},\"merges\":[]}}", STATUS_FORMAT, "id 99999999");

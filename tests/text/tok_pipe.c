@@ -1,4 +1,5 @@
 /* A tokenizer behind a pipe, for tests/live/tokenizers.sh: tok_pipe FILE_tokenizer.json [THREADS]
+ * A FILE.tiktoken is read in tiktoken's format, with the pattern of cl100k.
  *
  * stdin holds batches: a count, then that many items of an op (1 byte), a length (4 bytes, little
  * end first, like all numbers here) and so many bytes. Ops: e text to ids, E with special tokens,
@@ -18,6 +19,7 @@
 #include "text/tokenizer.h"
 #include "text/tokstream.h"
 #include "text/unicode.h"
+#include "text/words.h"
 
 #define FAILED UINT32_MAX
 
@@ -167,7 +169,11 @@ int main(int argc, char **argv)
     int rc = argc > 1 ? fsio_read(argv[1], (size_t)1 << 30, &json, &n, &e)
                       : ERR(&e, STATUS_INPUT, "usage: tok_pipe FILE [THREADS]");
 
-    rc = rc ? rc : tokenizer_open(json, &t, &e);
+    if (rc == 0 && strlen(argv[1]) > 9 && strcmp(argv[1] + strlen(argv[1]) - 9, ".tiktoken") == 0) {
+        rc = tokenizer_open_tiktoken(json, n, words_named("cl100k"), NULL, &t, &e);
+    } else if (rc == 0) {
+        rc = tokenizer_open(json, &t, &e);
+    }
     mem_free(json);
     if (rc) {
         fprintf(stderr, "tok_pipe: %s\n", e.msg);

@@ -1,0 +1,136 @@
+/* Owns the cutting of words into WordPiece tokens: from the left, each time the longest token that
+ * fits. A word with a part that fits nowhere is unknown as a whole. */
+#include "text/wordpiece.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/status.h"
+#include "text/tokids.h"
+#include "text/unicode.h"
+#include "text/vocab.h"
+#include "text/wordcache.h"
+
+struct wordpiece {
+    const struct vocab *v;
+    struct wordcache *cache;
+    char *prefix, *unk;
+    size_t nprefix;
+    size_t max_chars;
+    int32_t unk_id;
+    int whole;
+};
+
+struct wordpiece *wordpiece_new(const struct vocab *v)
+{
+    struct wordpiece *w = mem_alloc(sizeof *w);
+
+    w->v = v;
+    w->unk_id = -1;
+    return w;
+}
+
+void wordpiece_free(struct wordpiece *w)
+{
+    if (w) {
+        wordcache_free(w->cache);
+        mem_free(w->prefix);
+        mem_free(w->unk);
+        mem_free(w);
+    }
+}
+
+int wordpiece_finish(struct wordpiece *w, const struct wordpiece_options *o, struct err *e)
+{
+    w->unk = mem_strdup(o->unk_token ? o->unk_token : "");
+    w->unk_id = vocab_id(w->v, w->unk, strlen(w->unk));
+    w->prefix = mem_strdup(o->prefix ? o->prefix : "");
+    w->nprefix = strlen(w->prefix);
+    w->max_chars = o->max_chars;
+    w->whole = o->whole;
+    w->cache = wordcache_new();
+    return w->cache ? 0 : ERR(e, STATUS_NOMEM, "no memory for a cache of words");
+}
+
+static size_t chars(const char *s, size_t n)
+{
+    size_t count = 0;
+    size_t i;
+
+    for (i = 0; i < n; i++) {
+        count += ((unsigned char)s[i] & 0xC0) != 0x80;
+    }
+    return count;
+}
+
+/* The longest token at s, behind the prefix unless it is the first; *k is its length. -1: none. */
+static int32_t longest(const struct wordpiece *w, const char *s, size_t n, int first, size_t *k)
+{
+    size_t max = vocab_max_bytes(w->v);
+    size_t end = n < max ? n : max;
+
+    while (end > 0) {
+        int32_t id;
+        if (end < n && ((unsigned char)s[end] & 0xC0) == 0x80) {
+            end--; /* inside a character */
+            continue;
+        }
+        id = first ? vocab_id(w->v, s, end) : vocab_id2(w->v, w->prefix, w->nprefix, s, end);
+        if (id >= 0) {
+            *k = end;
+            return id;
+        }
+        end--;
+    }
+    return -1;
+}
+
+static int encode_new(const struct wordpiece *w, const char *s, size_t n, struct tokids *out,
+                      struct err *e)
+{
+    size_t first = out->n;
+    size_t i = 0;
+    int bad = !w->whole && chars(s, n) > w->max_chars;
+    int rc = 0;
+
+    while (i < n && !bad && rc == 0) {
+        size_t k = n;
+        int32_t id = w->whole ? vocab_id(w->v, s, n) : longest(w, s + i, n - i, i == 0, &k);
+        bad = id < 0;
+        rc = bad ? 0 : tokids_add(out, &id, 1);
+        i += k;
+    }
+    if (rc == 0 && bad) {
+        out->n = first;
+        if (w->unk_id < 0) {
+            return ERR(e, STATUS_INPUT,
+                       "'%.*s' is not in the vocabulary, and nor is the unknown token '%.100s'",
+                       (int)(n > 100 ? 100 : n), s, w->unk);
+        }
+        rc = tokids_add(out, &w->unk_id, 1);
+    }
+    return rc ? ERR(e, STATUS_NOMEM, "no memory for %zu tokens", out->n) : 0;
+}
+
+int wordpiece_encode(const struct wordpiece *w, const char *word, size_t len, struct tokids *out,
+                     struct err *e)
+{
+    struct wordcache_key key;
+    size_t first = out->n;
+    int keep = wordcache_key(&key, word, len);
+    int rc;
+
+    if (len == 0) {
+        return 0;
+    }
+    rc = keep ? wordcache_get(w->cache, &key, out) : 0;
+    if (rc) {
+        return rc < 0 ? ERR(e, STATUS_NOMEM, "no memory for %zu tokens", out->n) : 0;
+    }
+    rc = encode_new(w, word, len, out, e);
+    if (rc == 0 && keep) {
+        wordcache_put(w->cache, &key, out->v + first, out->n - first);
+    }
+    return rc;
+}
