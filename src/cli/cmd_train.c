@@ -46,7 +46,9 @@ struct train {
     struct device *dev;
     struct weights *shape; /* of w: what memory is planned with */
     struct weights *w, *ref;
-    struct weights *critic; /* of ppo, with ports of its own */
+    struct wfile *teacher_file;
+    struct weights *teacher; /* of --use-opd */
+    struct weights *critic;  /* of ppo, with ports of its own */
     struct port_native critic_ports;
     int critic_open;
     struct promptenc enc;
@@ -89,6 +91,30 @@ static int train_use(const struct train_opts *o)
     return WEIGHTS_TRAIN | (o->no_weight_transposes ? WEIGHTS_NO_TRANSPOSES : 0);
 }
 
+/* The teacher must speak of the same tokens. */
+static int train_open_teacher(struct train *t, struct err *e)
+{
+    int rc = wfile_open(t->o.opd_teacher_load, &t->teacher_file, e);
+    const struct arch *a = wfile_arch(t->file), *b;
+
+    if (rc != STATUS_OK) {
+        return err_prefix(e, "--opd-teacher-load");
+    }
+    b = wfile_arch(t->teacher_file);
+    if (a->vocab != b->vocab) {
+        return ERR(e, STATUS_INPUT,
+                   "--opd-teacher-load %.200s has a vocabulary of %d tokens, the model one of %d",
+                   t->o.opd_teacher_load, b->vocab, a->vocab);
+    }
+    if (b->max_positions < t->positions) {
+        return ERR(e, STATUS_INPUT,
+                   "--opd-teacher-load %.200s has a context of %d tokens, the run one of %d: give "
+                   "--sglang-context-length",
+                   t->o.opd_teacher_load, b->max_positions, t->positions);
+    }
+    return STATUS_OK;
+}
+
 static int train_open_device(struct train *t, struct err *e)
 {
     const struct train_opts *o = &t->o;
@@ -109,7 +135,7 @@ static int train_open_device(struct train *t, struct err *e)
     if (rc == STATUS_OK) {
         rc = weights_shape(wfile_arch(t->file), t->dev, train_use(o), &t->shape, e);
     }
-    return rc;
+    return rc == STATUS_OK && o->use_opd && !o->debug_rollout_only ? train_open_teacher(t, e) : rc;
 }
 
 static int train_has_ref(const struct train_opts *o)
@@ -128,6 +154,9 @@ static int train_open_model(struct train *t, struct err *e)
     int rc = weights_open(t->file, t->dev, use, t->positions, &t->w, e);
     if (rc == STATUS_OK && train_has_ref(&t->o)) {
         rc = weights_open(t->file, t->dev, 0, t->positions, &t->ref, e);
+    }
+    if (rc == STATUS_OK && t->teacher_file) {
+        rc = weights_open(t->teacher_file, t->dev, 0, t->positions, &t->teacher, e);
     }
     if (rc == STATUS_OK && train_has_critic(&t->o)) {
         rc = weights_open_critic(t->file, t->dev, train_use(&t->o), t->positions,
@@ -305,7 +334,8 @@ static int train_open_hubs(struct train *t, struct err *e)
         t->eval_hub = NULL;
         rc = hub_open(&h, &t->eval_hub, e);
     }
-    if (rc == STATUS_OK && !t->hub && !o->load_debug_rollout_data && !o->debug_rollout_only) {
+    if (rc == STATUS_OK && !t->hub && !o->load_debug_rollout_data && !o->debug_rollout_only &&
+        !o->use_opd) {
         rc =
             ERR(e, STATUS_INPUT,
                 "training needs a reward: give --rm-type or --custom-rm-path, or an rm_type in the "
@@ -440,6 +470,13 @@ static void train_plan(struct train *t)
             weights_release(ref);
         }
     }
+    if (t->teacher_file) {
+        struct weights *teacher;
+        if (weights_shape(wfile_arch(t->teacher_file), t->dev, 0, &teacher, NULL) == STATUS_OK) {
+            train_plan_row(t, "weights of the teacher", weights_bytes(teacher, t->positions));
+            weights_release(teacher);
+        }
+    }
     if (train_has_critic(o)) {
         struct arch a = t->shape->arch;
         struct weights *critic;
@@ -477,6 +514,7 @@ static int train_open_ports(struct train *t, struct err *e)
     rc = port_native_open(&t->ports, t->w, t->ref, t->file,
                           t->rollout && !t->remote ? &t->engine : NULL,
                           t->o.debug_rollout_only ? NULL : &t->trainer, e);
+    t->ports.teacher = t->teacher;
     if (rc == STATUS_OK && t->critic) {
         t->critic_open = 1;
         critic.entropy = 0;
@@ -665,11 +703,13 @@ static void train_close(struct train *t)
     }
     prompts_close(t->data);
     promptenc_close(&t->enc);
+    weights_release(t->teacher);
     weights_release(t->critic);
     weights_release(t->ref);
     weights_release(t->w);
     weights_release(t->shape);
     device_close(t->dev);
+    wfile_close(t->teacher_file);
     wfile_close(t->file);
     json_decref(t->state);
     json_decref(t->manifest);

@@ -158,16 +158,12 @@ static const struct conf_known known_flags[] = {
     {"use-indexer-replay", CONF_SWITCH, NULL},
     {"use-rollout-indexer-replay", CONF_SWITCH, NULL},
     /* On-policy distillation (OPD) */
-    {"use-opd", CONF_SWITCH, NULL},
-    {"opd-type", CONF_STR, NULL},
-    {"opd-kl-coef", CONF_FLOAT, "1.0"},
     {"opd-log-prob-top-k", CONF_INT, "0"},
     {"opd-top-k-strategy", CONF_STR, "only-student"},
     {"opd-reward-weight-mode", CONF_STR, "student_p"},
     {"opd-topk-per-position", CONF_SWITCH, NULL},
     {"opd-teacher-urls", CONF_STRS, NULL},
     {"opd-teacher-key", CONF_STR, "opd_teacher"},
-    {"opd-teacher-load", CONF_STR, NULL},
     {"opd-teacher-ckpt-step", CONF_INT, NULL},
     /* LoRA and multi-LoRA */
     {"lora-rank", CONF_INT, "0"},

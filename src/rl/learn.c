@@ -11,6 +11,7 @@
 #include "base/metric.h"
 #include "base/status.h"
 #include "base/world.h"
+#include "num/exact.h"
 #include "reward/worker.h"
 #include "rl/rollmetric.h"
 #include "train/adv.h"
@@ -24,6 +25,7 @@ struct learn_work {
     int n;
     struct train_sample *t;
     struct train_sample *value; /* with a critic: the samples as it sees them */
+    float **teacher;            /* log-probs of each sample, with a teacher */
     float *shaped, *raw;
     int64_t *group, *rollout;
     struct arena mem;
@@ -109,6 +111,9 @@ static int learn_prepare(struct learn *l, struct learn_work *w, struct err *e)
     for (int i = 0; i < w->n; i++) {
         struct sample *s = w->in->s[i];
         struct train_sample *t = &w->t[i];
+        if (!isfinite(s->reward) && l->c.o->use_opd && !s->raw_reward) {
+            s->reward = 0; /* the teacher is all there is to learn from */
+        }
         if (!isfinite(s->reward)) {
             return ERR(e, STATUS_INPUT, "sample %lld has no reward", (long long)s->index);
         }
@@ -164,6 +169,25 @@ static int learn_score_own(struct learn *l, struct learn_work *w, int beside, st
     return rc;
 }
 
+/* Log-probs of other weights for every sample, into out[i]. */
+static int learn_score_other(struct learn *l, struct learn_work *w,
+                             int (*score)(void *self, struct train_sample *s, int n, struct err *e),
+                             const char *metric, float **out, struct err *e)
+{
+    double t0 = learn_now(l);
+    int rc;
+
+    for (int i = 0; i < w->n; i++) {
+        w->t[i].logp_out = out[i] = learn_floats(w, w->t[i].response);
+    }
+    rc = score(l->c.actor->self, w->t, w->n, e);
+    for (int i = 0; i < w->n; i++) {
+        w->t[i].logp_out = NULL;
+    }
+    metric_put(w->row, metric, learn_now(l) - t0);
+    return rc;
+}
+
 /* Old log-probs where the rollout's are not the policy's own, the trainer's own and the reference's
  * where asked. */
 static int learn_score(struct learn *l, struct learn_work *w, struct err *e)
@@ -190,16 +214,16 @@ static int learn_score(struct learn *l, struct learn_work *w, struct err *e)
         rc = learn_score_own(l, w, 1, e);
     }
     if (rc == STATUS_OK && train_opts_needs_ref(o)) {
-        double t0 = learn_now(l);
+        float **ref = arena_alloc(&w->mem, sizeof *ref * (size_t)(w->n + 1));
+        rc = learn_score_other(l, w, l->c.actor->score_ref, "perf/ref_log_probs_time", ref, e);
         for (int i = 0; i < w->n; i++) {
-            w->t[i].logp_out = learn_floats(w, w->t[i].response);
+            w->t[i].ref = ref[i];
         }
-        rc = l->c.actor->score_ref(l->c.actor->self, w->t, w->n, e);
-        for (int i = 0; i < w->n; i++) {
-            w->t[i].ref = w->t[i].logp_out;
-            w->t[i].logp_out = NULL;
-        }
-        metric_put(w->row, "perf/ref_log_probs_time", learn_now(l) - t0);
+    }
+    if (rc == STATUS_OK && o->use_opd) {
+        w->teacher = arena_alloc(&w->mem, sizeof *w->teacher * (size_t)(w->n + 1));
+        rc = learn_score_other(l, w, l->c.actor->score_teacher, "perf/teacher_log_probs_time",
+                               w->teacher, e);
     }
     return rc;
 }
@@ -208,8 +232,10 @@ static int learn_advantages(struct learn *l, struct learn_work *w, struct err *e
 {
     struct adv_opts ao;
     struct adv_sample *a = arena_alloc(&w->mem, sizeof *a * (size_t)w->n);
+    struct exact gap; /* to the teacher, means of samples */
     int rc = STATUS_OK;
 
+    exact_init(&gap);
     train_opts_adv(l->c.o, &ao);
     for (int i = 0; rc == STATUS_OK && i < w->n; i++) {
         struct train_sample *t = &w->t[i];
@@ -233,6 +259,14 @@ static int learn_advantages(struct learn *l, struct learn_work *w, struct err *e
             w->value[i].adv = a[i].returns;
         }
         rc = adv_fill(&ao, &a[i], e);
+        if (rc == STATUS_OK && w->teacher) {
+            double mean;
+            rc = adv_distil(&a[i], t->old, w->teacher[i], (float)l->c.o->opd_kl_coef, &mean, e);
+            exact_add(&gap, rc == STATUS_OK ? mean : 0.0);
+        }
+    }
+    if (w->teacher) {
+        metric_put(w->row, "train/opd_reverse_kl", exact_value(&gap) / (w->n ? w->n : 1));
     }
     if (rc == STATUS_OK && l->c.o->normalize_advantages) {
         rc = adv_whiten(a, w->n, e);

@@ -79,8 +79,9 @@ struct rollout_port {
 struct trainer_port {
     /* Log-probs under the current weights, into logp_out of each sample. */
     int (*score)(void *self, struct train_sample *s, int n, struct err *e);
-    /* The same under the reference weights. */
+    /* The same under the reference weights; and under those of a teacher, where there is one. */
     int (*score_ref)(void *self, struct train_sample *s, int n, struct err *e);
+    int (*score_teacher)(void *self, struct train_sample *s, int n, struct err *e);
     /* One optimizer step; new weights are visible to the rollout port afterwards. */
     int (*step)(void *self, struct train_sample *s, int n, const struct optim_hyper *h,
                 struct trainer_report *r, struct err *e);

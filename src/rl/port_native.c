@@ -111,6 +111,12 @@ static int native_score_ref(void *self, struct train_sample *s, int n, struct er
     return trainer_score_with(p->ref, p->max_tokens, p->temperature, s, n, e);
 }
 
+static int native_score_teacher(void *self, struct train_sample *s, int n, struct err *e)
+{
+    struct port_native *p = self;
+    return trainer_score_with(p->teacher, p->max_tokens, p->temperature, s, n, e);
+}
+
 static int native_step(void *self, struct train_sample *s, int n, const struct optim_hyper *h,
                        struct trainer_report *r, struct err *e)
 {
@@ -159,8 +165,9 @@ int port_native_open(struct port_native *p, struct weights *w, struct weights *r
                                        .abort = native_abort,
                                        .control = native_control,
                                        .self = p};
-    p->train = (struct trainer_port){
-        native_score, native_score_ref, native_step, native_save, native_export, native_version, p};
+    p->train =
+        (struct trainer_port){native_score, native_score_ref, native_score_teacher, native_step,
+                              native_save,  native_export,    native_version,       p};
     if (eo) {
         p->engine_opts = *eo;
         rc = engine_open(w, eo, &p->engine, e);

@@ -12,6 +12,7 @@ struct wfile;
 
 struct port_native {
     struct weights *w, *ref; /* borrowed; ref may be NULL */
+    struct weights *teacher; /* borrowed, set by the owner; NULL: none */
     const struct wfile *src; /* borrowed: texts for exports */
     struct engine *engine;   /* owned; NULL when training only, or its memory is released */
     struct engine_opts engine_opts;

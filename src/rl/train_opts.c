@@ -194,6 +194,17 @@ const struct conf_opt train_opts_table[] = {
      "algorithm", "rewards_normalization"},
     {"calculate-per-token-loss", CONF_SWITCH, NULL, NULL, "mean over tokens, not over rollouts",
      O(calculate_per_token_loss), "algorithm", NULL},
+    {"use-opd", CONF_SWITCH, NULL, NULL,
+     "on-policy distillation: advantages lose what the model has over a teacher's log-probs",
+     O(use_opd), "algorithm", NULL},
+    {"opd-type", CONF_CHOICE, NULL, "sglang|megatron",
+     "where the teacher is: behind HTTP, or in this process (megatron)", O(opd_type), "algorithm",
+     NULL},
+    {"opd-kl-coef", CONF_FLOAT, "1.0", "(-inf,inf)", "weight of the distillation", O(opd_kl_coef),
+     "algorithm", NULL},
+    {"opd-teacher-load", CONF_STR, NULL, NULL,
+     "the teacher in this process: a Hugging Face folder or a GGUF file", O(opd_teacher_load),
+     "algorithm", NULL},
     {"value-clip", CONF_FLOAT, "0.2", "(0,inf)",
      "ppo: how far the critic's values may move before its loss stops following", O(value_clip),
      "algorithm", NULL},
@@ -566,6 +577,31 @@ static char *behind(const char *path, const char *tail)
     return s;
 }
 
+static int check_opd(const struct train_opts *o, struct err *e)
+{
+    if (!o->use_opd) {
+        if (o->opd_type != -1 || o->opd_teacher_load) {
+            return ERR(e, STATUS_INPUT,
+                       "--opd-type and --opd-teacher-load have no effect without --use-opd");
+        }
+        return 0;
+    }
+    if (o->opd_type != TRAIN_OPD_HERE) {
+        return o->opd_type == -1 ? ERR(e, STATUS_INPUT, "--use-opd needs --opd-type")
+                                 : ERR(e, STATUS_UNSUPPORTED,
+                                       "--opd-type sglang is known, not supported yet: megatron "
+                                       "takes a teacher into this process");
+    }
+    if (!o->opd_teacher_load) {
+        return ERR(e, STATUS_INPUT, "--opd-type megatron needs --opd-teacher-load");
+    }
+    if (o->skip_actor_forward_only && !o->use_rollout_logprobs) {
+        return ERR(e, STATUS_INPUT,
+                   "--skip-actor-forward-only leaves nothing for --use-opd to compare");
+    }
+    return 0;
+}
+
 static int derive_critic(struct train_opts *o, struct err *e)
 {
     if (o->advantage_estimator != ADV_PPO) {
@@ -661,6 +697,7 @@ static int check_algorithm(struct train_opts *o, struct err *e)
                    o->tis_clip);
     }
     rc = derive_critic(o, e);
+    rc = rc ? rc : check_opd(o, e);
     rc = rc ? rc : check_estimator(o, e);
     rc = rc ? rc : correction_check(o, e);
     if (rc) {

@@ -87,6 +87,10 @@ struct train_opts {
     int observe_training_entropy;
     double gamma, lambd;
     int normalize_advantages;
+    int use_opd;
+    int opd_type; /* enum train_opd, -1 when unset */
+    double opd_kl_coef;
+    char *opd_teacher_load;
     double value_clip;
     int64_t num_critic_only_steps;
     char *critic_load, *critic_save; /* derived: --load and --save with _critic behind */
@@ -149,6 +153,7 @@ struct train_opts {
     int64_t numeric_leaves; /* R; 0: from the model */
 };
 
+enum train_opd { TRAIN_OPD_HTTP, TRAIN_OPD_HERE }; /* order of --opd-type */
 enum train_opts_isa {
     TRAIN_OPTS_ISA_AUTO,
     TRAIN_OPTS_ISA_SCALAR,

@@ -275,6 +275,29 @@ int adv_fill(const struct adv_opts *o, const struct adv_sample *s, struct err *e
     return rc;
 }
 
+int adv_distil(const struct adv_sample *s, const float *own, const float *teacher, float coef,
+               double *mean, struct err *e)
+{
+    struct exact sum;
+    int64_t n = 0;
+
+    exact_init(&sum);
+    for (int64_t t = 0; t < s->len; t++) {
+        float d = own[t] - teacher[t];
+        if (!isfinite(d)) {
+            return ERR(e, STATUS_NUMERIC,
+                       "a log-prob of the teacher or of the policy is not finite");
+        }
+        s->adv[t] -= coef * d;
+        if (active(s, t)) {
+            exact_add_f32(&sum, d);
+            n++;
+        }
+    }
+    *mean = n ? exact_value(&sum) / (double)n : 0.0;
+    return 0;
+}
+
 /* The variance comes from exact sums in doubles; what rounding leaves below zero is zero. */
 int adv_whiten(const struct adv_sample *s, int64_t n, struct err *e)
 {

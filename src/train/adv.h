@@ -62,6 +62,12 @@ struct adv_sample {
 
 int adv_fill(const struct adv_opts *o, const struct adv_sample *s, struct err *e);
 
+/* On-policy distillation (rl-math 6.5), behind adv_fill and before whitening: what the policy that
+ * sampled has over the teacher, token by token, is taken from the advantages. Returns the mean of
+ * it over the active tokens, 0 without any; STATUS_NUMERIC when a log-prob is not finite. */
+int adv_distil(const struct adv_sample *s, const float *own, const float *teacher, float coef,
+               double *mean, struct err *e);
+
 /* Whitens adv of all samples in place with mask-weighted mean and Bessel variance; every position
  * is written. No active token anywhere is STATUS_INPUT. */
 int adv_whiten(const struct adv_sample *s, int64_t n, struct err *e);

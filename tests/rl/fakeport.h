@@ -354,6 +354,7 @@ static inline void fakeport_open(struct fakeport *f, uint64_t order)
     f->rollout = (struct rollout_port){.submit = fakeport_submit, .poll = fakeport_poll, .self = f};
     f->train = (struct trainer_port){fakeport_score,
                                      fakeport_score_ref,
+                                     fakeport_score_ref,
                                      fakeport_step,
                                      fakeport_save,
                                      fakeport_export,

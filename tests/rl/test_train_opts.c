@@ -154,6 +154,12 @@ static void algorithm_rules(void **state)
             "exclude each other");
     refused(BASE "--advantage-estimator ppo --critic-save c", STATUS_INPUT, "needs --save");
     refused(BASE "--critic-lr 1e-5", STATUS_INPUT, "--advantage-estimator ppo");
+    refused(BASE "--use-opd", STATUS_INPUT, "needs --opd-type");
+    refused(BASE "--use-opd --opd-type megatron", STATUS_INPUT, "--opd-teacher-load");
+    refused(BASE "--use-opd --opd-type sglang", STATUS_UNSUPPORTED, "not supported yet");
+    refused(BASE "--opd-teacher-load x", STATUS_INPUT, "without --use-opd");
+    refused(BASE "--use-opd --opd-type megatron --opd-teacher-load x --skip-actor-forward-only",
+            STATUS_INPUT, "nothing for --use-opd");
     assert_ok(run(BASE "--advantage-estimator ppo --save a/b/ --load x --lr 2e-6"), &e);
     assert_string_equal(o.critic_save, "a/b_critic");
     assert_string_equal(o.critic_load, "x_critic");

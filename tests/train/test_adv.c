@@ -77,6 +77,23 @@ static void field_estimators(void **state)
     near_all(out, (float[]){1, -.5f, -.5f, 0}, 4, 1e-6f);
 }
 
+static void distillation(void **state)
+{
+    float adv[] = {1, 1, 1, 1}, own[] = {-1, -2, -3, -4}, teacher[] = {-2, -2, -1, -4.5f};
+    const uint8_t mask[] = {1, 1, 0, 1};
+    struct adv_sample s = {.len = 4, .mask = mask, .adv = adv};
+    double mean = 9;
+    (void)state;
+    assert_ok(adv_distil(&s, own, teacher, 0.5f, &mean, &e), &e);
+    near_all(adv, (float[]){.5f, 1, 2, .75f}, 4, 0); /* masked tokens too */
+    assert_true(mean == 0.5);                        /* of the active ones: 1, 0 and 0.5 */
+    teacher[1] = NAN;
+    assert_int_equal(adv_distil(&s, own, teacher, 0.5f, &mean, &e), STATUS_NUMERIC);
+    s.len = 0;
+    assert_ok(adv_distil(&s, own, teacher, 0.5f, &mean, &e), &e);
+    assert_true(mean == 0);
+}
+
 static void overlong(void **state)
 {
     (void)state;
@@ -216,15 +233,11 @@ static void zero_std(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(group_normalisation),
-        cmocka_unit_test(field_estimators),
-        cmocka_unit_test(overlong),
-        cmocka_unit_test(grouping_rules),
-        cmocka_unit_test(rollouts_count_once),
-        cmocka_unit_test(estimators),
-        cmocka_unit_test(ppo_gap),
-        cmocka_unit_test(whitening),
-        cmocka_unit_test(zero_std),
+        cmocka_unit_test(group_normalisation), cmocka_unit_test(field_estimators),
+        cmocka_unit_test(distillation),        cmocka_unit_test(overlong),
+        cmocka_unit_test(grouping_rules),      cmocka_unit_test(rollouts_count_once),
+        cmocka_unit_test(estimators),          cmocka_unit_test(ppo_gap),
+        cmocka_unit_test(whitening),           cmocka_unit_test(zero_std),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
