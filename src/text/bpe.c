@@ -722,7 +722,7 @@ static int encode_cached(const struct bpe *b, const char *word, size_t len, stru
     }
     rc = encode_new(b, word, len, out, e);
     if (rc == 0) {
-        wordcache_put(b->cache, &key, out->v + first, out->n - first);
+        wordcache_put(b->cache, &key, out, first);
     }
     return rc;
 }

@@ -11,9 +11,10 @@
 #include "text/rx.h"
 #include "text/unicode.h"
 
-#define STEPS_MAX 32
-#define DEPTH_MAX 8
-#define TEXT_MAX  ((size_t)1 << 31)
+#define STEPS_MAX  32
+#define DEPTH_MAX  8
+#define TEXT_MAX   ((size_t)1 << 31)
+#define TOKEN_ROOM 1024
 
 enum step_kind {
     STEP_BYTES,
@@ -398,8 +399,8 @@ void detok_token(const struct detok *d, const char *text, size_t len, struct buf
         put_bytes(text, len, out);
         return;
     }
-    buf_init(&cur, TEXT_MAX);
-    buf_init(&next, TEXT_MAX);
+    buf_init(&cur, 64 * len + TOKEN_ROOM); /* a chain of replacements may grow without end */
+    buf_init(&next, 64 * len + TOKEN_ROOM);
     buf_add(&cur, text, len);
     for (i = 0; i < d->n; i++) {
         const struct step *st = &d->step[i];
@@ -429,6 +430,7 @@ void detok_token(const struct detok *d, const char *text, size_t len, struct buf
         next = swap;
     }
     buf_add(out, cur.data, cur.len);
+    out->failed |= buf_status(&cur) != 0;
     buf_fini(&cur);
     buf_fini(&next);
 }
@@ -591,14 +593,18 @@ int detok_run(const struct detok *d, const struct detok_string *tok, size_t n, s
               struct err *e)
 {
     struct list l[2];
+    size_t room = (size_t)1 << 14;
     size_t i;
     int cur = 0;
     int rc = 0;
     int k;
 
     memset(l, 0, sizeof l);
+    for (i = 0; i < n; i++) {
+        room += tok[i].n + 1;
+    }
     for (k = 0; k < 2; k++) {
-        buf_init(&l[k].text, TEXT_MAX);
+        buf_init(&l[k].text, room < TEXT_MAX / 64 ? 64 * room : TEXT_MAX);
         /* No step makes more strings than there are tokens. */
         l[k].end = mem_try((n + 1) * sizeof *l[k].end);
         if (!l[k].end) {

@@ -18,7 +18,7 @@
 #include "text/words.h"
 
 #define PATTERN_MAX (1u << 16)
-#define MATCH_LIMIT 1000000000u
+#define MATCH_LIMIT 20000000u /* of one match: a hostile pattern ends in a fraction of a second */
 #define STACK_MAX   (64u << 20)
 
 /* \w in Oniguruma: the Unicode definition inside a class. Outside, characters below U+0100 go by a

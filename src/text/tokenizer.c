@@ -25,8 +25,9 @@
 #include "text/words.h"
 
 #define TEXT_MAX   ((size_t)1 << 28)
+#define BYTES_MAX  ((size_t)1 << 29)
 #define NORM_MAX   ((size_t)1 << 31)
-#define ADDED_MAX  (1u << 20)
+#define ADDED_MAX  (1u << 10)
 #define PREFIX_MAX 256
 
 /* One id: where its bytes are, and what it is. */
@@ -240,7 +241,7 @@ static int put_normalized(struct tokenizer *t, struct added_token *a, struct ent
     int rc;
 
     rx_scratch_init(&w);
-    buf_init(&b, NORM_MAX);
+    buf_init(&b, 64 * ADDED_MAX);
     rc = textnorm_apply(t->norm, a->text, a->len, &w, &b, &changed, e);
     if (rc == 0) {
         if (changed) {
@@ -505,7 +506,7 @@ static struct tokenizer *tokenizer_new(void)
 
     map_init(&t->by_text);
     arena_init(&t->texts, 1u << 14);
-    buf_init(&t->bytes, UINT32_MAX - 1);
+    buf_init(&t->bytes, BYTES_MAX);
     t->model = tokmodel_new();
     t->vocab = tokmodel_words(t->model);
     return t;
@@ -699,7 +700,7 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, in
                    TEXT_MAX);
     }
     pretok_work_init(&c.work);
-    buf_init(&c.norm, NORM_MAX);
+    buf_init(&c.norm, len < NORM_MAX / 64 - 65536 ? 64 * (len + 65536) : NORM_MAX);
     if (unicode_valid_prefix(text, len) < len) {
         fixed = unicode_lossy(text, len, &len);
         text = fixed;

@@ -19,6 +19,7 @@
 #define WORD_MAX    ((size_t)1 << 25)
 #define UNK_PENALTY 10.0
 #define SMALL       128
+#define TOKEN_MAX   1024 /* bytes: each place of a word looks so far */
 
 struct edge {
     uint64_t key;   /* parent << 8 | byte, plus 1; 0: free */
@@ -88,7 +89,7 @@ int unigram_read(struct unigram *u, struct jscan *s, struct err *e)
 {
     int rc = 0;
 
-    if (u->n) {
+    if (vocab_count(u->v)) {
         return ERR(e, STATUS_FORMAT, "two vocabularies in one model");
     }
     jscan_open(s, '[');
@@ -182,6 +183,10 @@ int unigram_finish(struct unigram *u, int64_t unk_id, int byte_fallback, struct 
     }
     if (unk_id >= (int64_t)u->n || unk_id < -1) {
         return ERR(e, STATUS_FORMAT, "unk_id %lld is not in the vocabulary", (long long)unk_id);
+    }
+    if (vocab_max_bytes(u->v) > TOKEN_MAX) {
+        return ERR(e, STATUS_UNSUPPORTED, "a token of %zu bytes, more than %d",
+                   vocab_max_bytes(u->v), TOKEN_MAX);
     }
     u->unk_id = (int32_t)unk_id;
     u->byte_fallback = byte_fallback;
@@ -340,7 +345,7 @@ int unigram_encode(const struct unigram *u, const char *word, size_t len, struct
     }
     rc = encode_new(u, word, len, out, e);
     if (rc == 0 && keep) {
-        wordcache_put(u->cache, &key, out->v + first, out->n - first);
+        wordcache_put(u->cache, &key, out, first);
     }
     return rc;
 }

@@ -100,6 +100,28 @@ int32_t vocab_id2(const struct vocab *v, const char *x, size_t nx, const char *y
     return t ? t->id : -1;
 }
 
+int32_t vocab_longest(const struct vocab *v, const char *prefix, size_t nprefix, const char *s,
+                      size_t n, size_t *k)
+{
+    uint32_t hash = hash_more(HASH_START, prefix, nprefix);
+    int32_t best = -1;
+    size_t i;
+
+    for (i = 1; i <= n && nprefix + i <= v->max_bytes; i++) {
+        const struct vocab_token *t;
+        hash = hash_more(hash, s + i - 1, 1);
+        if (i < n && ((unsigned char)s[i] & 0xC0) == 0x80) {
+            continue; /* inside a character */
+        }
+        t = find2(v, hash, prefix, nprefix, s, i);
+        if (t) {
+            best = t->id;
+            *k = i;
+        }
+    }
+    return best;
+}
+
 const char *vocab_text(const struct vocab *v, int32_t id, size_t *len)
 {
     const struct vocab_token *t;

@@ -32,6 +32,10 @@ int vocab_finish(struct vocab *v, struct err *e);
 int32_t vocab_id(const struct vocab *v, const char *text, size_t len); /* -1: no such token */
 /* The token whose text is x followed by y. */
 int32_t vocab_id2(const struct vocab *v, const char *x, size_t nx, const char *y, size_t ny);
+/* The longest token that is `prefix` followed by a start of s, whole characters of valid UTF-8:
+ * its id, and in *k how much of s. -1: none. */
+int32_t vocab_longest(const struct vocab *v, const char *prefix, size_t nprefix, const char *s,
+                      size_t n, size_t *k);
 /* 1 when no two texts have the same id. After vocab_finish. */
 int vocab_is_plain(const struct vocab *v);
 /* The token's text, NUL-terminated; NULL when the id is free. After vocab_finish. */

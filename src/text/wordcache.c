@@ -145,9 +145,11 @@ int wordcache_get(const struct wordcache *c, const struct wordcache_key *k, stru
     return rc ? rc : entry_get(en + 1, k, out);
 }
 
-void wordcache_put(struct wordcache *c, const struct wordcache_key *k, const int32_t *ids, size_t n)
+void wordcache_put(struct wordcache *c, const struct wordcache_key *k, const struct tokids *l,
+                   size_t first)
 {
     struct entry *en = pair_of(c, k);
+    size_t n = l->n - first;
     uint64_t head;
     unsigned i;
 
@@ -168,8 +170,9 @@ void wordcache_put(struct wordcache *c, const struct wordcache_key *k, const int
         atomic_store_explicit(&en->key[i], k->w[i], memory_order_release);
     }
     for (i = 0; i < n; i += 2) {
-        uint64_t hi = i + 1 < n ? (uint32_t)ids[i + 1] : 0;
-        atomic_store_explicit(&en->ids[i / 2], (uint32_t)ids[i] | hi << 32, memory_order_release);
+        uint64_t hi = i + 1 < n ? (uint32_t)l->v[first + i + 1] : 0;
+        atomic_store_explicit(&en->ids[i / 2], (uint32_t)l->v[first + i] | hi << 32,
+                              memory_order_release);
     }
     atomic_store_explicit(&en->head, head_of(k, n, (head & 0xFFFF) + 2), memory_order_release);
 }

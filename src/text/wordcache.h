@@ -5,7 +5,7 @@
  *     if (wordcache_key(&k, word, len)) {              (0: too long to be kept)
  *         if (!wordcache_get(c, &k, &ids)) {
  *             ... encode it, ids from `first` on ...
- *             wordcache_put(c, &k, ids.v + first, ids.n - first);
+ *             wordcache_put(c, &k, &ids, first);
  *         }
  *     }
  *     wordcache_free(c);
@@ -35,8 +35,8 @@ void wordcache_free(struct wordcache *c); /* NULL is fine */
 int wordcache_key(struct wordcache_key *k, const char *s, size_t len);
 /* Appends the ids of the word: 1 found, 0 not there, STATUS_NOMEM. */
 int wordcache_get(const struct wordcache *c, const struct wordcache_key *k, struct tokids *out);
-/* More ids than WORDCACHE_IDS are not kept. */
-void wordcache_put(struct wordcache *c, const struct wordcache_key *k, const int32_t *ids,
-                   size_t n);
+/* Keeps the ids from `first` on; more than WORDCACHE_IDS are not kept. */
+void wordcache_put(struct wordcache *c, const struct wordcache_key *k, const struct tokids *l,
+                   size_t first);
 
 #endif

@@ -12,6 +12,8 @@
 #include "text/vocab.h"
 #include "text/wordcache.h"
 
+#define TOKEN_MAX 4096 /* bytes: each place of a word looks so far */
+
 struct wordpiece {
     const struct vocab *v;
     struct wordcache *cache;
@@ -49,6 +51,10 @@ int wordpiece_finish(struct wordpiece *w, const struct wordpiece_options *o, str
     w->nprefix = strlen(w->prefix);
     w->max_chars = o->max_chars;
     w->whole = o->whole;
+    if (vocab_max_bytes(w->v) > TOKEN_MAX) {
+        return ERR(e, STATUS_UNSUPPORTED, "a token of %zu bytes, more than %d",
+                   vocab_max_bytes(w->v), TOKEN_MAX);
+    }
     w->cache = wordcache_new();
     return w->cache ? 0 : ERR(e, STATUS_NOMEM, "no memory for a cache of words");
 }
@@ -64,28 +70,6 @@ static size_t chars(const char *s, size_t n)
     return count;
 }
 
-/* The longest token at s, behind the prefix unless it is the first; *k is its length. -1: none. */
-static int32_t longest(const struct wordpiece *w, const char *s, size_t n, int first, size_t *k)
-{
-    size_t max = vocab_max_bytes(w->v);
-    size_t end = n < max ? n : max;
-
-    while (end > 0) {
-        int32_t id;
-        if (end < n && ((unsigned char)s[end] & 0xC0) == 0x80) {
-            end--; /* inside a character */
-            continue;
-        }
-        id = first ? vocab_id(w->v, s, end) : vocab_id2(w->v, w->prefix, w->nprefix, s, end);
-        if (id >= 0) {
-            *k = end;
-            return id;
-        }
-        end--;
-    }
-    return -1;
-}
-
 static int encode_new(const struct wordpiece *w, const char *s, size_t n, struct tokids *out,
                       struct err *e)
 {
@@ -96,7 +80,9 @@ static int encode_new(const struct wordpiece *w, const char *s, size_t n, struct
 
     while (i < n && !bad && rc == 0) {
         size_t k = n;
-        int32_t id = w->whole ? vocab_id(w->v, s, n) : longest(w, s + i, n - i, i == 0, &k);
+        int32_t id = w->whole
+                         ? vocab_id(w->v, s, n)
+                         : vocab_longest(w->v, w->prefix, i ? w->nprefix : 0, s + i, n - i, &k);
         bad = id < 0;
         rc = bad ? 0 : tokids_add(out, &id, 1);
         i += k;
@@ -130,7 +116,7 @@ int wordpiece_encode(const struct wordpiece *w, const char *word, size_t len, st
     }
     rc = encode_new(w, word, len, out, e);
     if (rc == 0 && keep) {
-        wordcache_put(w->cache, &key, out->v + first, out->n - first);
+        wordcache_put(w->cache, &key, out, first);
     }
     return rc;
 }

@@ -189,7 +189,7 @@ def bpes(corpus):
         "type": "CTC", "pad_token": "a", "word_delimiter_token": "e", "cleanup": True})
     yield "bpe-chain", with_parts(chars, decoder={"type": "Sequence", "decoders": [
         {"type": "Replace", "pattern": {"Regex": "[aeiou]+"}, "content": "_"},
-        {"type": "Strip", "content": "_", "start": 1, "stop": 1}, {"type": "Fuse"}]})
+        {"type": "Strip", "content": "_", "start": 1, "stop": 0}, {"type": "Fuse"}]})
     yield "bpe-none", with_parts(chars, pre_tokenizer=None)
     yield "bpe-spelled", trained(
         models.BPE(), trainers.BpeTrainer(
