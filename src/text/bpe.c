@@ -286,6 +286,7 @@ static int mark_joints(struct bpe *b)
 static int first_tokens(struct bpe *b)
 {
     uint32_t i, k;
+    size_t j;
 
     for (i = 0; i < 256; i++) {
         char t[8];
@@ -306,9 +307,20 @@ static int first_tokens(struct bpe *b)
         return b->byte_rank != NULL;
     }
     b->char_id = mem_try(CHAR_IDS * sizeof *b->char_id);
-    for (i = 0; b->char_id && i < CHAR_IDS; i++) {
-        char t[4];
-        b->char_id[i] = i >= 0xD800 && i < 0xE000 ? -1 : vocab_id(b->v, t, unicode_put(i, t));
+    if (b->char_id) {
+        memset(b->char_id, 0xFF, CHAR_IDS * sizeof *b->char_id);
+    }
+    for (j = 0; b->char_id && j < vocab_count(b->v); j++) {
+        size_t n;
+        int32_t id;
+        const char *text = vocab_at(b->v, j, &n, &id);
+        uint32_t cp = CHAR_IDS;
+        if (n > 0 && n == unicode_width((unsigned char)*text)) {
+            unicode_next(text, &cp);
+        }
+        if (cp < CHAR_IDS) {
+            b->char_id[cp] = id;
+        }
     }
     return b->char_id != NULL;
 }
@@ -332,7 +344,7 @@ int bpe_finish(struct bpe *b, const struct bpe_options *o, struct err *e)
             return ERR(e, STATUS_FORMAT, "unk_token '%s' is not in the vocabulary", o->unk_token);
         }
     }
-    b->cache = wordcache_new();
+    b->cache = wordcache_new(vocab_count(b->v));
     if (!b->cache || !merge_table(b) || !first_tokens(b) ||
         (!o->byte_level && !o->ignore_merges && !b->nprefix && !b->nsuffix && !mark_joints(b))) {
         return ERR(e, STATUS_NOMEM, "no memory for %zu merges", b->nlist);

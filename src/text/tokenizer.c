@@ -211,11 +211,8 @@ static int32_t added_id(const struct tokenizer *t, const char *s, size_t n, int3
 static int entries_room(struct tokenizer *t, int32_t id)
 {
     if (id >= t->size) {
-        int32_t size = t->size;
+        int32_t size = id + 1 + id / 4;
         struct entry *p;
-        while (size <= id) {
-            size = size ? size * 2 : 1 << 16;
-        }
         p = mem_try((size_t)size * sizeof *p);
         if (!p) {
             return 0;
@@ -700,7 +697,7 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, in
                    TEXT_MAX);
     }
     pretok_work_init(&c.work);
-    buf_init(&c.norm, len < NORM_MAX / 64 - 65536 ? 64 * (len + 65536) : NORM_MAX);
+    buf_init(&c.norm, len < NORM_MAX / 64 - 256 ? 64 * (len + 256) : NORM_MAX);
     if (unicode_valid_prefix(text, len) < len) {
         fixed = unicode_lossy(text, len, &len);
         text = fixed;

@@ -198,7 +198,7 @@ int unigram_finish(struct unigram *u, int64_t unk_id, int byte_fallback, struct 
         char t[8];
         u->byte_id[i] = vocab_id(u->v, t, (size_t)snprintf(t, sizeof t, "<0x%02X>", (unsigned)i));
     }
-    u->cache = wordcache_new();
+    u->cache = wordcache_new(u->n);
     if (!u->cache || !trie_build(u)) {
         return ERR(e, STATUS_NOMEM, "no memory for %zu tokens", u->n);
     }

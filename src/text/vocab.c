@@ -134,6 +134,13 @@ const char *vocab_text(const struct vocab *v, int32_t id, size_t *len)
     return v->pool + t->off;
 }
 
+const char *vocab_at(const struct vocab *v, size_t i, size_t *len, int32_t *id)
+{
+    *len = v->tok[i].len;
+    *id = v->tok[i].id;
+    return v->pool + v->tok[i].off;
+}
+
 int vocab_is_plain(const struct vocab *v)
 {
     return v->plain;

@@ -40,6 +40,8 @@ int32_t vocab_longest(const struct vocab *v, const char *prefix, size_t nprefix,
 int vocab_is_plain(const struct vocab *v);
 /* The token's text, NUL-terminated; NULL when the id is free. After vocab_finish. */
 const char *vocab_text(const struct vocab *v, int32_t id, size_t *len);
+/* The i-th token, below vocab_count: its text and id. */
+const char *vocab_at(const struct vocab *v, size_t i, size_t *len, int32_t *id);
 int32_t vocab_max_id(const struct vocab *v);   /* -1 when empty */
 size_t vocab_count(const struct vocab *v);     /* number of tokens */
 size_t vocab_max_bytes(const struct vocab *v); /* of the longest text */

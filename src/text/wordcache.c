@@ -11,8 +11,8 @@
 #include "base/status.h"
 #include "text/tokids.h"
 
-#define ENTRIES (1u << 15)
-#define BYTES   (ENTRIES * sizeof(struct entry))
+#define ENTRIES_MIN 64u
+#define ENTRIES_MAX (1u << 15)
 
 /* Header: hash in the upper half, then 8 bits of length, 8 of the number of ids, 16 of sequence. */
 struct entry {
@@ -22,14 +22,19 @@ struct entry {
 };
 struct wordcache {
     struct entry *entry;
+    size_t n; /* a power of two */
 };
 
-struct wordcache *wordcache_new(void)
+struct wordcache *wordcache_new(size_t tokens)
 {
     struct wordcache *c = mem_alloc(sizeof *c);
 
-    c->entry = mem_map(BYTES);
-    if (!c->entry) { /* slow, but nothing else is missing */
+    c->n = ENTRIES_MIN;
+    while (c->n < ENTRIES_MAX && c->n < tokens) {
+        c->n *= 2;
+    }
+    c->entry = mem_try(c->n * sizeof *c->entry);
+    if (!c->entry) {
         mem_free(c);
         return NULL;
     }
@@ -39,7 +44,7 @@ struct wordcache *wordcache_new(void)
 void wordcache_free(struct wordcache *c)
 {
     if (c) {
-        mem_unmap(c->entry, BYTES);
+        mem_free(c->entry);
         mem_free(c);
     }
 }
@@ -103,7 +108,7 @@ static uint64_t head_of(const struct wordcache_key *k, uint64_t n, uint64_t seq)
 
 static struct entry *pair_of(const struct wordcache *c, const struct wordcache_key *k)
 {
-    return &c->entry[(k->hash & (ENTRIES / 2 - 1)) * 2];
+    return &c->entry[(k->hash & (c->n / 2 - 1)) * 2];
 }
 
 static int entry_get(struct entry *en, const struct wordcache_key *k, struct tokids *out)

@@ -1,6 +1,6 @@
 /* A cache of encoded words for many threads: the words of real text repeat.
  *
- *     struct wordcache *c = wordcache_new();
+ *     struct wordcache *c = wordcache_new(50000);
  *     struct wordcache_key k;
  *     if (wordcache_key(&k, word, len)) {              (0: too long to be kept)
  *         if (!wordcache_get(c, &k, &ids)) {
@@ -29,7 +29,8 @@ struct wordcache_key {
     unsigned n, len;
 };
 
-struct wordcache *wordcache_new(void);
+/* Its size goes by the number of tokens, up to 4 MB. NULL when there is no memory. */
+struct wordcache *wordcache_new(size_t tokens);
 void wordcache_free(struct wordcache *c); /* NULL is fine */
 /* 1, or 0 when the word is empty or too long. */
 int wordcache_key(struct wordcache_key *k, const char *s, size_t len);

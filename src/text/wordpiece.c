@@ -55,7 +55,7 @@ int wordpiece_finish(struct wordpiece *w, const struct wordpiece_options *o, str
         return ERR(e, STATUS_UNSUPPORTED, "a token of %zu bytes, more than %d",
                    vocab_max_bytes(w->v), TOKEN_MAX);
     }
-    w->cache = wordcache_new();
+    w->cache = wordcache_new(vocab_count(w->v));
     return w->cache ? 0 : ERR(e, STATUS_NOMEM, "no memory for a cache of words");
 }
 

@@ -4,7 +4,8 @@ usage: tokenizer_parity.py PATH_TO_tok_pipe [FAMILY...]
 A family is a folder of tokenizers/ in MILES_TEST_DATA, or one of the tiny tokenizers that
 tokenizer_tiny.py trains. Ids must be equal with and without the post-processor's tokens, decoded
 text must be equal with and without special tokens, and text decoded token by token must be the same.
-TOKENIZERS_RANDOM is the number of random strings for each family. Prints a few differences of each
+TOKENIZERS_RANDOM is the number of random strings for each family; with TOKENIZERS_CORPUS=0 they are
+all there is, beside the goldens. Prints a few differences of each
 family and, last, `tokenizers=N lines=M mismatched=K`; exits 1 on any difference.
 """
 import array
@@ -212,8 +213,9 @@ class Family:
                      unpacked_text)
         part = ids[k % 3::3]
         packs, want = self.decode(part)
-        if all(b"\xef\xbf\xbd" not in w for w in want):
-            self.compare("stream", part, self.ours.ask("s", packs), want)
+        whole = [i for i, w in enumerate(want) if b"\xef\xbf\xbd" not in w]
+        self.compare("stream", [part[i] for i in whole],
+                     self.ours.ask("s", [packs[i] for i in whole]), [want[i] for i in whole])
         few, some = raw[k % 11::11], texts[k % 11::11]
         want = [x.ids for x in self.encode(some, add_special_tokens=True)]
         self.compare("encode with special", some, self.ours.ask("E", few),
@@ -281,8 +283,9 @@ def family(job):
     f.odd_ids(rng)
     f.texts(runs())
     f.texts(odd(f.tok, rng, RANDOM))
-    f.texts(t for i, t in enumerate(corpus()) if not small or i % 7 == 0)
-    f.texts(t for i, t in enumerate(characters()) if not small or i % 3 == 0)
+    if os.environ.get("TOKENIZERS_CORPUS", "1") != "0":
+        f.texts(t for i, t in enumerate(corpus()) if not small or i % 7 == 0)
+        f.texts(t for i, t in enumerate(characters()) if not small or i % 3 == 0)
     if f.ours.close():
         f.diffs += 1
     print("%-24s %8d lines %d mismatched" % (name, f.lines, f.diffs), flush=True)
