@@ -4,6 +4,8 @@
  * unicode_int.h lists the differences and this file applies them. */
 #include "text/unicode.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include <utf8proc.h>
@@ -437,21 +439,158 @@ static int form_options(enum unicode_form form)
     }
 }
 
-int unicode_is_normal(enum unicode_form form, const char *s, size_t n)
-{
-    size_t i = ascii_prefix(s, n);
+/* ---- the quick look: which characters can be left alone ---- */
 
-    if (form != UNICODE_NFC) {
-        return i == n;
-    }
-    /* Below U+0300 nothing composes, decomposes for good or reorders; lead bytes tell. */
-    for (; i < n; i++) {
-        if ((unsigned char)s[i] >= 0xCC) {
-            return 0;
+/* For NFC and NFKC each character has its combining class, or QUICK_NO when it may change or join
+ * the one before it. Filled a page at a time when a character of it is first met. */
+#define QUICK_NO   255
+#define SECOND_MAX 0x20000 /* all characters that join backwards are below */
+
+struct quick {
+    uint8_t value[0x110000];
+    atomic_uchar ready[0x1100];
+};
+static struct quick quick_nfc, quick_nfkc;
+static uint64_t quick_second[SECOND_MAX / 64];
+static pthread_once_t quick_once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t quick_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static size_t decompose(uint32_t cp, int options, utf8proc_int32_t out[32])
+{
+    int boundclass = UTF8PROC_BOUNDCLASS_START;
+    utf8proc_ssize_t n =
+        utf8proc_decompose_char((utf8proc_int32_t)cp, out, 32,
+                                (utf8proc_option_t)(options | UTF8PROC_DECOMPOSE), &boundclass);
+
+    return n < 0 || n > 32 ? 0 : (size_t)n;
+}
+
+/* Marks what stands behind the first character of a decomposition: all that can join backwards, and
+ * some more, which does no harm. */
+static void quick_seconds(void)
+{
+    uint32_t cp;
+    size_t i, n;
+
+    for (cp = 0xC0; cp < SECOND_MAX; cp++) {
+        utf8proc_int32_t d[32];
+        if ((cp >= 0x3400 && cp < 0xA000) || (cp >= 0xAC00 && cp < 0xF900)) {
+            continue; /* ideographs have none, syllables are below */
+        }
+        n = decompose(cp, UTF8PROC_STABLE, d);
+        for (i = 1; i < n; i++) {
+            if (d[i] < SECOND_MAX) {
+                quick_second[d[i] / 64] |= (uint64_t)1 << d[i] % 64;
+            }
         }
     }
-    return 1;
+    for (cp = 0x1161; cp <= 0x11C2; cp++) { /* the second and third parts of syllables */
+        quick_second[cp / 64] |= (uint64_t)1 << cp % 64;
+    }
 }
+
+static uint8_t quick_value(enum unicode_form form, uint32_t cp)
+{
+    utf8proc_int32_t d[32];
+    utf8proc_ssize_t n;
+
+    if (in_ranges(unicode_inert, COUNT(unicode_inert), cp)) {
+        return 0;
+    }
+    if ((cp >= 0xD800 && cp < 0xE000) ||
+        (cp < SECOND_MAX && (quick_second[cp / 64] >> cp % 64 & 1))) {
+        return QUICK_NO;
+    }
+    n = (utf8proc_ssize_t)decompose(cp, form_options(form), d);
+    if (n > 1) {
+        n = utf8proc_normalize_utf32(d, n, (utf8proc_option_t)form_options(form));
+    }
+    if (n != 1 || d[0] != (utf8proc_int32_t)cp) {
+        return QUICK_NO;
+    }
+    return (uint8_t)utf8proc_get_property((utf8proc_int32_t)cp)->combining_class;
+}
+
+static void __attribute__((noinline))
+quick_fill(struct quick *q, enum unicode_form form, uint32_t page)
+{
+    uint32_t i;
+
+    pthread_once(&quick_once, quick_seconds);
+    pthread_mutex_lock(&quick_lock);
+    if (!atomic_load_explicit(&q->ready[page], memory_order_relaxed)) {
+        for (i = 0; i < 256; i++) {
+            q->value[page << 8 | i] = quick_value(form, page << 8 | i);
+        }
+        atomic_store_explicit(&q->ready[page], 1, memory_order_release);
+    }
+    pthread_mutex_unlock(&quick_lock);
+}
+
+/* Length of the start of s that is its own normal form whatever follows, up to a character that is
+ * never changed by what stands before it. */
+static size_t quick_prefix(enum unicode_form form, const char *s, size_t n)
+{
+    struct quick *q = form == UNICODE_NFC ? &quick_nfc : &quick_nfkc;
+    size_t starter = 0;
+    size_t i = 0;
+    unsigned last = 0;
+
+    while (i < n) {
+        uint32_t cp;
+        size_t k = ascii_prefix(s + i, n - i);
+        unsigned v;
+        if (k > 0) {
+            i += k;
+            starter = i - 1;
+            last = 0;
+            continue;
+        }
+        k = unicode_next(s + i, &cp);
+        if (!atomic_load_explicit(&q->ready[cp >> 8], memory_order_acquire)) {
+            quick_fill(q, form, cp >> 8);
+        }
+        v = q->value[cp];
+        if (v == QUICK_NO || (v && v < last)) {
+            return starter;
+        }
+        if (v == 0) {
+            starter = i;
+        }
+        last = v;
+        i += k;
+    }
+    return n;
+}
+
+/* Where the next character is that nothing before it changes; s + i is looked at first. */
+static size_t quick_next(enum unicode_form form, const char *s, size_t n, size_t i)
+{
+    struct quick *q = form == UNICODE_NFC ? &quick_nfc : &quick_nfkc;
+
+    while (i < n) {
+        uint32_t cp;
+        size_t k = unicode_next(s + i, &cp);
+        if (!atomic_load_explicit(&q->ready[cp >> 8], memory_order_acquire)) {
+            quick_fill(q, form, cp >> 8);
+        }
+        if (q->value[cp] == 0) {
+            break;
+        }
+        i += k;
+    }
+    return i;
+}
+
+int unicode_is_normal(enum unicode_form form, const char *s, size_t n)
+{
+    if (form != UNICODE_NFC && form != UNICODE_NFKC) {
+        return ascii_prefix(s, n) == n;
+    }
+    return quick_prefix(form, s, n) == n;
+}
+
+/* ---- the long way ---- */
 
 struct norm_run {
     utf8proc_int32_t *cp, *tmp;
@@ -557,9 +696,9 @@ static int run_add(struct norm_run *r, uint32_t cp)
     return 0;
 }
 
-int unicode_normalize(enum unicode_form form, const char *s, size_t n, struct buf *out)
+static int normalize_all(enum unicode_form form, const char *s, size_t n, struct buf *out)
 {
-    struct norm_run r = {.cap = 1024, .options = form_options(form), .out = out};
+    struct norm_run r = {.cap = 128, .options = form_options(form), .out = out};
     size_t i = 0;
     int rc = STATUS_NOMEM;
 
@@ -577,7 +716,7 @@ int unicode_normalize(enum unicode_form form, const char *s, size_t n, struct bu
             buf_add(out, s + i, k);
         } else {
             /* Nothing composes backwards with ASCII: a place to empty the gathered run. */
-            if (cp < 0x80 && r.n >= 512) {
+            if (cp < 0x80 && r.n >= 64) {
                 rc = run_flush(&r);
             }
             rc = rc ? rc : run_add(&r, cp);
@@ -592,4 +731,26 @@ out:
     mem_free(r.cp);
     mem_free(r.tmp);
     return rc;
+}
+
+int unicode_normalize(enum unicode_form form, const char *s, size_t n, struct buf *out)
+{
+    int rc = 0;
+
+    if (form != UNICODE_NFC && form != UNICODE_NFKC) {
+        return normalize_all(form, s, n, out);
+    }
+    /* In turn: what can stay, and what must be looked at, from the character before it on. */
+    while (n > 0 && rc == 0) {
+        size_t a = quick_prefix(form, s, n);
+        size_t b = a;
+        buf_add(out, s, a);
+        if (a < n) {
+            b = quick_next(form, s, n, a + unicode_width((unsigned char)s[a]));
+            rc = normalize_all(form, s + a, b - a, out);
+        }
+        s += b;
+        n -= b;
+    }
+    return rc ? rc : buf_status(out);
 }

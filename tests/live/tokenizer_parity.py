@@ -275,7 +275,15 @@ def unpacked_text(raw):
 
 
 def family(job):
-    name, path, small = job
+    """A panic of the package must end as a failure, not as a pool that waits for ever."""
+    try:
+        return check(*job)
+    except BaseException as e:
+        print("%s: %s: %s" % (job[0], type(e).__name__, e), flush=True)
+        return 0, 1
+
+
+def check(name, path, small):
     f = Family(name, path)
     rng = random.Random(name)
     f.goldens()
