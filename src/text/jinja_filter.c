@@ -1118,14 +1118,14 @@ static const struct jinja_filter filters[] = {
     {"slice", f_slice},
     {"groupby", f_groupby},
     {"attr", f_attr},
-    {"filesizeformat", f_unsupported},
+    {"filesizeformat", jinja_rare_filesizeformat},
     {"pprint", f_unsupported},
     {"random", f_unsupported},
     {"striptags", f_unsupported},
-    {"urlencode", f_unsupported},
+    {"urlencode", jinja_rare_urlencode},
     {"urlize", f_unsupported},
     {"wordwrap", f_unsupported},
-    {"xmlattr", f_unsupported},
+    {"xmlattr", jinja_rare_xmlattr},
 };
 
 const struct jinja_filter *jinja_filter_find(const char *p, size_t n)

@@ -499,6 +499,10 @@ int jinja_object_bind(struct jinja_run *r, const struct jinja_args *a, const cha
 const struct jinja_filter *jinja_filter_find(const char *p, size_t n);
 const struct jinja_test *jinja_test_find(const char *p, size_t n);
 
+/* jinja_rare.c: filters, a method of str and one of dict */
+jinja_method_fn jinja_rare_filesizeformat, jinja_rare_urlencode, jinja_rare_xmlattr,
+    jinja_rare_expandtabs, jinja_rare_fromkeys;
+
 /* jinja_ops.c: + - * / // % ** */
 int jinja_ops_binary(struct jinja_run *r, int op, struct jinja_val a, struct jinja_val b,
                      struct jinja_val *out);

@@ -220,6 +220,9 @@ static const struct jinja_method_def cycler_methods[] = {
 static const struct jinja_method_def loop_methods[] = {
     {"cycle", jinja_eval_loop_cycle, 0}, {"changed", jinja_eval_loop_changed, 0}, {NULL, NULL, 0}};
 
+static const struct jinja_method_def dict_type_methods[] = {{"fromkeys", jinja_rare_fromkeys, 0},
+                                                            {NULL, NULL, 0}};
+
 static const struct jinja_method_def *find_method(struct jinja_val v, const char *p, size_t n)
 {
     const struct jinja_method_def *m;
@@ -235,6 +238,12 @@ static const struct jinja_method_def *find_method(struct jinja_val v, const char
     case JINJA_BOOL: m = int_methods; break;
     case JINJA_CYCLER: m = cycler_methods; break;
     case JINJA_LOOP: m = loop_methods; break;
+    case JINJA_FUNC:
+        if (strcmp(v.func->name, "dict") != 0) {
+            return NULL;
+        }
+        m = dict_type_methods;
+        break;
     default: return NULL;
     }
     for (; m->name; m++) {

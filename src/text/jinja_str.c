@@ -901,7 +901,7 @@ static const struct jinja_method_def str_methods[] = {
     {"isupper", m_isupper, 0},
     {"istitle", m_istitle, 0},
     {"encode", NULL, 0},
-    {"expandtabs", NULL, 0},
+    {"expandtabs", jinja_rare_expandtabs, 0},
     {"maketrans", NULL, 0},
     {"translate", NULL, 0},
 };

@@ -319,6 +319,20 @@ SNIPPETS = r"""
 {% call range(3) %}x{% endcall %}
 {{ {1: 2}[([1],)] is defined }} {{ d[[1]] is defined }} {{ d[{}] is defined }}
 {{ 3.0 ** 1000 }}
+{{ dict.fromkeys("ab", 1) }} {{ dict.fromkeys([1, 2]) }} {{ dict.nope is defined }}
+{{ dict.fromkeys() }}
+{{ dict.fromkeys([[]]) }}
+{{ "a\tb\n\tc\té\tx"|replace("q", "") }}{{ "a\tb".expandtabs(4) }}|{{ "ab\tc\n\td".expandtabs() }}|{{ "é\tx".expandtabs(3) }}|{{ "a\tb".expandtabs(0) }}|{{ "a\tb".expandtabs(tabsize=2) }}|{{ "a\r\tb".expandtabs(-1) }}
+{{ "a b&c=/ü?~_.-"|urlencode }} {{ {"a": 1, "b c": "d&e/f"}|urlencode }} {{ [("x", none), ("y", "é")]|urlencode }} {{ 12|urlencode }} {{ ""|urlencode }} {{ none|urlencode }}
+{{ [1, 2]|urlencode }}
+{{ missing|urlencode }}|{{ []|urlencode }}
+{{ 1|filesizeformat }} {{ 0|filesizeformat }} {{ 999|filesizeformat }} {{ 1000|filesizeformat }} {{ 1023|filesizeformat(true) }} {{ 1024|filesizeformat(binary=true) }} {{ 123456789|filesizeformat }} {{ 123456789|filesizeformat(true) }} {{ 1.5|filesizeformat }} {{ "2000"|filesizeformat }} {{ 1e15|filesizeformat }} {{ 1e21|filesizeformat }} {{ 1e25|filesizeformat }} {{ -5|filesizeformat }} {{ true|filesizeformat }}
+{{ "x"|filesizeformat }}
+{{ none|filesizeformat }}
+{{ {"class": "x y", "id": none, "n": 1, "q": "<\"'>&"}|xmlattr }}|{{ {"a": 1, "b": 2}|xmlattr(false) }}|{{ {}|xmlattr }}|{{ {"u": missing}|xmlattr }}
+{{ {"a b": 1}|xmlattr }}
+{{ {1: 1}|xmlattr }}
+{{ l|xmlattr }}
 """.strip("\n")
 
 
