@@ -7,6 +7,7 @@
 #include "base/fsio.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/sha256.h"
 #include "base/status.h"
 #include "base/thread.h"
 #include "base/world.h"
@@ -226,9 +227,43 @@ static void train_seen(void *arg, int tokens)
     train_count(t, t->reading, tokens);
 }
 
+static void train_hash_text(struct sha256 *s, const char *text)
+{
+    sha256_update(s, text ? text : "", text ? strlen(text) : 0);
+    sha256_update(s, text ? "t" : "n", 1);
+}
+
+/* What the tokens of a prompt depend on besides the prompt. */
+static void train_lengths_key(const struct train *t, char hex[65])
+{
+    const struct train_opts *o = &t->o;
+    char *kwargs = json_dumps(o->apply_chat_template_kwargs, JSON_SORT_KEYS | JSON_ENCODE_ANY);
+    char *tmpl = NULL;
+    uint8_t hash[32];
+    struct sha256 s;
+    size_t n;
+
+    if (o->chat_template_path) {
+        fsio_read(o->chat_template_path, 4 << 20, &tmpl, &n, NULL);
+    }
+    sha256_init(&s);
+    train_hash_text(&s, MILES_VERSION);
+    train_hash_text(&s, wfile_tokenizer_json(t->file));
+    train_hash_text(&s, wfile_tokenizer_config_json(t->file));
+    train_hash_text(&s, wfile_chat_template(t->file));
+    train_hash_text(&s, tmpl);
+    train_hash_text(&s, kwargs);
+    train_hash_text(&s, o->apply_chat_template ? "apply" : "");
+    sha256_final(&s, hash);
+    sha256_digits(hash, hex);
+    mem_free(tmpl);
+    free(kwargs);
+}
+
 static int train_open_data(struct train *t, struct err *e)
 {
     const struct train_opts *o = &t->o;
+    char key[65], *cache = NULL;
     struct prompts_opts p;
     int rc = promptenc_open(&t->enc, t->file, o->chat_template_path, o->apply_chat_template,
                             o->apply_chat_template_kwargs, e);
@@ -258,7 +293,15 @@ static int train_open_data(struct train *t, struct err *e)
         p.path = o->prompt_data;
         p.shuffle = o->rollout_shuffle;
         p.group_size = o->n_samples_per_prompt;
+        if (o->save) {
+            train_lengths_key(t, key);
+            cache = fsio_join(o->save, "prompts.lengths");
+            p.cache = cache;
+            p.cache_key = key;
+        }
         rc = prompts_open(&t->data, &p, e);
+        p.cache = NULL;
+        mem_free(cache);
         if (rc == STATUS_OK && prompts_measured(t->data) < prompts_count(t->data)) {
             log_info(DATA, "%lld prompts; lengths of %lld of them, with the longest texts, count",
                      (long long)prompts_count(t->data), (long long)prompts_measured(t->data));

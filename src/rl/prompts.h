@@ -48,7 +48,7 @@ struct prompts_opts {
     /* The length of a row's prompt in tokens, or a negative status that ends the opening (e may be
      * filled). Called while opening, from several threads. NULL: lengths do not matter. */
     int (*tokens)(void *arg, const struct prompts_row *row, struct err *e);
-    /* Told the length of each row that was measured and kept, in file order, from one thread. */
+    /* Told the length of each row that was measured and kept, shortest first, from one thread. */
     void (*seen)(void *arg, int tokens);
     void *arg;
     /* Rows with more tokens are dropped; 0: none. All rows are measured then, but for those whose
@@ -57,6 +57,10 @@ struct prompts_opts {
     /* Of more rows than this, only so many are measured where the filter does not need them all:
      * the longest ones and others spread evenly. 0: 16384. */
     int64_t probe;
+    /* A file that keeps what the filter found out for the next opening of the same rows, where more
+     * than `probe` had to be measured; NULL: none. cache_key stands for all that `tokens` depends
+     * on besides the rows. */
+    const char *cache, *cache_key;
 };
 
 struct prompts_group {

@@ -1,4 +1,5 @@
-/* What the files of the data source share: prompts.c owns the order, prompts_load.c the opening. */
+/* What the files of the data source share: prompts.c owns the order, prompts_load.c the opening,
+ * prompts_cache.c the lengths of prompts. */
 #ifndef RL_PROMPTS_INT_H
 #define RL_PROMPTS_INT_H
 
@@ -41,5 +42,23 @@ int prompts_load(struct prompts *p, const struct prompts_opts *o, struct err *e)
 /* Reads and parses the row at a place. `text` is the caller's, one per thread. */
 int prompts_read(const struct prompts *p, uint64_t place, struct buf *text, struct prompts_row *r,
                  struct err *e);
+
+/* Lengths of prompts, counted, and the rows that are too long. */
+struct prompts_lengths {
+    int64_t n;        /* rows before any is dropped */
+    uint8_t *dropped; /* a bit for each */
+    int64_t *count;   /* prompts of each length below cap */
+    int cap;
+};
+
+void prompts_lengths_init(struct prompts_lengths *x, int64_t n);
+void prompts_lengths_fini(struct prompts_lengths *x);
+void prompts_lengths_add(struct prompts_lengths *x, int tokens);
+void prompts_lengths_drop(struct prompts_lengths *x, int64_t row);
+/* The file o->cache: 1 when it held what was found out about just these rows. */
+int prompts_lengths_load(struct prompts_lengths *x, const struct prompts *p,
+                         const struct prompts_opts *o);
+void prompts_lengths_save(const struct prompts_lengths *x, const struct prompts *p,
+                          const struct prompts_opts *o);
 
 #endif

@@ -371,50 +371,39 @@ static struct choice choose(const struct load *l)
     return c;
 }
 
-/* Walks all rows in order, a wave of measured ones at a time, and closes the gaps of those that are
- * dropped: rows up to *to are kept. */
-static int filter_rows(struct load *l, struct wave *w, int64_t most)
+/* Measures the chosen rows, a wave of them at a time, and marks those that are too long. */
+static int measure_rows(struct load *l, struct wave *w, int64_t most, struct prompts_lengths *x)
 {
     struct prompts *p = l->p;
     struct choice c = choose(l);
     uint64_t *place = mem_alloc((size_t)most * sizeof *place);
-    uint8_t *is = mem_alloc((size_t)most);
-    int64_t n = p->n, to = 0, i = 0;
+    int64_t *row = mem_alloc((size_t)most * sizeof *row);
+    int64_t i = 0;
     int rc = 0;
 
     w->place = place;
-    while (rc == 0 && i < n) {
-        int64_t k = 0, m = 0;
-        for (w->n = 0; k < most && i + k < n; k++) {
-            is[k] = (uint8_t)chosen(p, &c, i + k);
-            if (is[k]) {
-                place[w->n++] = p->place[i + k];
+    while (rc == 0 && i < p->n) {
+        for (w->n = 0; w->n < most && i < p->n; i++) {
+            if (chosen(p, &c, i)) {
+                row[w->n] = i;
+                place[w->n++] = p->place[i];
             }
         }
         rc = measure_wave(w);
-        for (int64_t j = 0; rc == 0 && j < k; j++) {
-            int32_t tokens = is[j] ? w->tokens[m++] : 0;
-            if (l->o->max_tokens > 0 && tokens > l->o->max_tokens) {
-                p->dropped++;
-                continue;
+        for (int64_t k = 0; rc == 0 && k < w->n; k++) {
+            if (l->o->max_tokens > 0 && w->tokens[k] > l->o->max_tokens) {
+                prompts_lengths_drop(x, row[k]);
+            } else {
+                prompts_lengths_add(x, w->tokens[k]);
             }
-            if (is[j]) {
-                p->measured++;
-                if (l->o->seen) {
-                    l->o->seen(l->o->arg, tokens);
-                }
-            }
-            p->place[to++] = p->place[i + j];
         }
-        i += k;
     }
-    p->n = rc == 0 ? to : n;
     mem_free(place);
-    mem_free(is);
+    mem_free(row);
     return rc;
 }
 
-static int measure(struct load *l)
+static int measure(struct load *l, struct prompts_lengths *x)
 {
     struct wave w = {.l = l};
     int64_t most = (int64_t)TASK_ROWS * WAVE_TASKS;
@@ -426,13 +415,63 @@ static int measure(struct load *l)
     for (int i = 0; i < workers; i++) {
         buf_init(&w.text[i], ROWFILE_MAX_ROW);
     }
-    rc = filter_rows(l, &w, most);
+    rc = measure_rows(l, &w, most, x);
     for (int i = 0; i < workers; i++) {
         buf_fini(&w.text[i]);
     }
     mem_free(w.text);
     mem_free(w.e);
     mem_free(w.tokens);
+    return rc;
+}
+
+/* Takes out the rows that are too long and tells the lengths of the others. */
+static void apply_lengths(struct load *l, const struct prompts_lengths *x)
+{
+    struct prompts *p = l->p;
+    int64_t to = 0;
+
+    for (int64_t i = 0; i < p->n; i++) {
+        if (x->dropped[i / 8] >> i % 8 & 1) {
+            p->dropped++;
+        } else {
+            p->place[to++] = p->place[i];
+        }
+    }
+    p->n = to;
+    for (int i = 0; i < x->cap; i++) {
+        p->measured += x->count[i];
+        for (int64_t k = 0; l->o->seen && k < x->count[i]; k++) {
+            l->o->seen(l->o->arg, i);
+        }
+    }
+}
+
+static int filter(struct load *l)
+{
+    const struct prompts_opts *o = l->o;
+    int64_t probe = o->probe > 0 ? o->probe : PROBE_ROWS;
+    int kept = o->cache && o->max_tokens > 0 && l->p->n > probe, rc = 0;
+    struct prompts_lengths x;
+
+    prompts_lengths_init(&x, l->p->n);
+    if (kept && prompts_lengths_load(&x, l->p, o)) {
+        log_info(DATA, "lengths of prompts are known from %s", o->cache);
+    } else {
+        if (kept) {
+            log_info(DATA, "counting the tokens of %lld prompts", (long long)l->p->n);
+        }
+        prompts_lengths_fini(&x);
+        prompts_lengths_init(&x, l->p->n);
+        rc = measure(l, &x);
+        if (rc == 0 && kept) {
+            prompts_lengths_save(&x, l->p, o);
+        }
+    }
+    if (rc == 0) {
+        apply_lengths(l, &x);
+    }
+    prompts_lengths_fini(&x);
     return rc;
 }
 
@@ -453,7 +492,7 @@ static int load_all(struct load *l)
                  (long long)p->skipped);
     }
     if (rc == 0 && l->o->tokens && p->n) {
-        rc = measure(l);
+        rc = filter(l);
     }
     if (rc == 0 && p->n == 0) {
         rc = ERR(l->e, STATUS_INPUT,

@@ -159,7 +159,7 @@ static int tokens_number(void *arg, const struct prompts_row *row, struct err *e
 static void seen_number(void *arg, int tokens)
 {
     struct lengths *l = arg;
-    assert_true(tokens >= l->last); /* in file order, whichever thread measured it */
+    assert_true(tokens >= l->last); /* shortest first, whichever thread measured it */
     l->last = tokens;
     l->seen++;
     l->sum += tokens;
@@ -227,6 +227,57 @@ static void filter(void **state)
     assert_int_equal(l.seen, l.calls);
     assert_true(l.last >= 1000); /* longer lines are among them */
     prompts_close(p);
+}
+
+/* Lengths that were counted once are taken from the file, as long as nothing has changed. */
+static void kept_lengths(void **state)
+{
+    static char cache[] = "/tmp/test_prompts_cache_XXXXXX";
+    struct lengths l = {0};
+    struct prompts_opts o = {.tokens = tokens_number,
+                             .seen = seen_number,
+                             .arg = &l,
+                             .max_tokens = 499,
+                             .probe = 100,
+                             .cache = cache,
+                             .cache_key = "one",
+                             .shuffle = 1};
+    static const int calls[] = {1000, 0, 1000, 1000, 1000, 1000, 0};
+    struct prompts_group first[500], g[500];
+    (void)state;
+    close(mkstemp(cache));
+    unlink(cache);
+    write_rows(1000);
+    for (int round = 0; round < 7; round++) {
+        struct prompts *p;
+        FILE *f;
+        memset(&l, 0, sizeof l);
+        o.cache_key = round == 2 ? "two" : "one";
+        o.max_tokens = round == 3 ? 498 : 499;
+        if (round == 5) { /* one bit of it is wrong */
+            f = fopen(cache, "r+b");
+            fseek(f, 60, SEEK_SET);
+            fputc(1, f);
+            fclose(f);
+        }
+        p = open_ok(o);
+        assert_int_equal(l.calls, calls[round]);
+        assert_int_equal(prompts_count(p), o.max_tokens + 1);
+        assert_int_equal(prompts_dropped(p), 999 - o.max_tokens);
+        assert_int_equal(l.seen, o.max_tokens + 1);
+        assert_int_equal(prompts_measured(p), l.seen);
+        assert_int_equal(l.last, o.max_tokens);
+        assert_ok(prompts_next(p, 400, round ? g : first, &e), &e);
+        for (int i = 0; round && round != 3 && i < 400; i++) {
+            assert_int_equal(g[i].row_index, first[i].row_index);
+        }
+        prompts_close(p);
+    }
+    write_rows(1000); /* the file is another one now */
+    memset(&l, 0, sizeof l);
+    prompts_close(open_ok(o));
+    assert_int_equal(l.calls, 1000);
+    unlink(cache);
 }
 
 static void cursor(void **state)
@@ -376,15 +427,11 @@ static int cleanup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(order_and_wrap),
-        cmocka_unit_test(counters_and_fields),
-        cmocka_unit_test(slices),
-        cmocka_unit_test(filter),
-        cmocka_unit_test(cursor),
-        cmocka_unit_test(bad_files),
-        cmocka_unit_test(bad_line_outside_slice),
-        cmocka_unit_test(random_bytes),
-        cmocka_unit_test(gsm8k),
+        cmocka_unit_test(order_and_wrap), cmocka_unit_test(counters_and_fields),
+        cmocka_unit_test(slices),         cmocka_unit_test(filter),
+        cmocka_unit_test(kept_lengths),   cmocka_unit_test(cursor),
+        cmocka_unit_test(bad_files),      cmocka_unit_test(bad_line_outside_slice),
+        cmocka_unit_test(random_bytes),   cmocka_unit_test(gsm8k),
     };
     close(mkstemp(path));
     return cmocka_run_group_tests(tests, NULL, cleanup);
