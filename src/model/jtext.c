@@ -63,6 +63,21 @@ static void jtext_escape(struct buf *b, unsigned char c)
     }
 }
 
+/* Whether eight bytes are ASCII that a JSON string holds as it is. */
+static int jtext_plain8(const char *s)
+{
+    const uint64_t ones = UINT64_C(0x0101010101010101), highs = ones << 7;
+    uint64_t v, quote, slash;
+
+    memcpy(&v, s, 8);
+    quote = v ^ (ones * '"');
+    slash = v ^ (ones * '\\');
+    /* a borrow out of a byte that is small enough sets its high bit */
+    return !(
+        (((quote - ones) & ~quote) | ((slash - ones) & ~slash) | ((v - ones * 0x20) & ~v) | v) &
+        highs);
+}
+
 int jtext_string(struct buf *b, const char *s, size_t n)
 {
     size_t from = 0, i = 0;
@@ -70,7 +85,9 @@ int jtext_string(struct buf *b, const char *s, size_t n)
     buf_char(b, '"');
     while (i < n) {
         unsigned char c = (unsigned char)s[i];
-        if (c < 0x20 || c == '"' || c == '\\') {
+        if (n - i >= 8 && jtext_plain8(s + i)) {
+            i += 8;
+        } else if (c < 0x20 || c == '"' || c == '\\') {
             buf_add(b, s + from, i - from);
             jtext_escape(b, c);
             from = ++i;

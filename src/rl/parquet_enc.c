@@ -475,8 +475,12 @@ static int unsnap_element(const uint8_t **in, const uint8_t *end, uint8_t *out, 
     if (from == 0 || from > *at || len > n - *at) {
         return 0;
     }
-    for (size_t i = 0; i < len; i++) { /* they may overlap: the copy repeats */
-        out[*at + i] = out[*at + i - from];
+    if (from >= len) {
+        memcpy(out + *at, out + *at - from, len);
+    } else { /* they overlap: the copy repeats */
+        for (size_t i = 0; i < len; i++) {
+            out[*at + i] = out[*at + i - from];
+        }
     }
     *at += len;
     *in = p;

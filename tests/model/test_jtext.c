@@ -26,6 +26,29 @@ static void test_strings(void **state)
     }
 }
 
+/* Every byte at every place among plain ones: words of eight bytes are looked at as one. */
+static void test_places(void **state)
+{
+    (void)state;
+    for (int c = 1; c < 256; c++) {
+        for (int at = 0; at < 19; at++) {
+            char text[] = "abcdefghijklmnopqrs";
+            struct buf b;
+            json_t *j;
+            buf_init(&b, 4096);
+            text[at] = (char)c;
+            assert_int_equal(jtext_string(&b, text, 19), c < 128 ? STATUS_OK : STATUS_FORMAT);
+            if (c < 128) {
+                j = json_loads(b.data, JSON_DECODE_ANY, NULL);
+                assert_non_null(j);
+                assert_string_equal(json_string_value(j), text);
+                json_decref(j);
+            }
+            buf_fini(&b);
+        }
+    }
+}
+
 static void test_utf8(void **state)
 {
     /* A stray continuation, overlong forms, a surrogate, above U+10FFFF, cut characters. */
@@ -72,6 +95,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_strings),
+        cmocka_unit_test(test_places),
         cmocka_unit_test(test_utf8),
         cmocka_unit_test(test_reals),
     };
