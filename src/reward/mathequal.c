@@ -283,6 +283,24 @@ static int has_pi(const node *x)
     return 0;
 }
 
+/* 3cm against a formula: three times c times m. */
+static node *letters_again(struct ctx *c, node *x, const node *against)
+{
+    node *out;
+
+    if (x->op != MATHREAD_UNIT || !x->fn || strlen(x->text) != 2 || against->op == MATHREAD_UNIT ||
+        mathval_is_constant(against)) {
+        return x;
+    }
+    out = x->kid[0];
+    for (int i = 0; i < 2; i++) {
+        node *letter = mathread_make(&c->a, MATHREAD_SYM, NULL, NULL);
+        letter->text = arena_strndup(&c->a, x->text + i, 1);
+        out = mathread_make(&c->a, MATHREAD_MUL, out, letter);
+    }
+    return out;
+}
+
 static int compare_values(struct ctx *c, node *t, node *g)
 {
     struct quantity a, b;
@@ -292,8 +310,8 @@ static int compare_values(struct ctx *c, node *t, node *g)
         same = infinite(t) == infinite(g);
         return say(c, same, same ? "equal infinity" : "infinity on one side only");
     }
-    a = quantity(c, t);
-    b = quantity(c, g);
+    a = quantity(c, letters_again(c, t, g));
+    b = quantity(c, letters_again(c, g, t));
     if (b.dimension) {
         letter_unit(&a);
     } else if (a.dimension) {

@@ -133,7 +133,9 @@ static int plain_word(struct lexer *l, const char *s, size_t n)
     op = n < sizeof low ? FIND(words, low, n) : 0;
     fn = find_function(s, n);
     if (op) {
-        push(l, MATHLEX_OP, op)->text = op == MATHLEX_SEP && n == 3 ? "and" : NULL;
+        struct mathlex_token *t = push(l, MATHLEX_OP, op);
+        t->text = op == MATHLEX_SEP && n == 3 ? "and" : NULL;
+        t->plain = 1;
     } else if (fn >= 0) {
         push(l, MATHLEX_FUNC, fn);
     } else if (is_greek(s, n)) {
@@ -676,7 +678,7 @@ static int unicode(struct lexer *l)
         if (ops[i].c == c) {
             l->depth += ops[i].op == '(' || ops[i].op == MATHLEX_LANGLE;
             l->depth -= ops[i].op == ')' || ops[i].op == MATHLEX_RANGLE;
-            push(l, MATHLEX_OP, ops[i].op);
+            push(l, MATHLEX_OP, ops[i].op)->plain = 1;
             return 0;
         }
     }

@@ -100,7 +100,7 @@ struct mathlex_token {
     enum mathlex_kind kind;
     int op;
     int space; /* a blank stood before */
-    int plain;
+    int plain; /* of text: see above; of sqrt: it was not \sqrt, so sqrt12 is the root of 12 */
     const char *text, *more;
     int exp10;
 };

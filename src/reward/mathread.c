@@ -19,9 +19,9 @@ struct parser {
     struct arena *a;
     struct mathread *r;
     int at, depth, failed;
-    int bars; /* inside |...|: a bar closes */
-    int no_unit;
-    int both; /* the last separator was "and" */
+    int bars;    /* inside |...|: a bar closes */
+    int no_unit; /* a word here is no unit, unless it is marked as text */
+    int both;    /* the last separator was "and" */
 };
 
 /* ---- tools ---- */
@@ -1003,6 +1003,7 @@ static node *parse_delimited(struct parser *p, int close, int fn)
 static node *parse_root(struct parser *p)
 {
     node *index = NULL, *x;
+    int plain = p->lex.tok[p->at - 1].plain;
 
     if (take(p, '[')) {
         index = parse_sum(p);
@@ -1012,6 +1013,8 @@ static node *parse_root(struct parser *p)
     }
     if (take(p, '(')) {
         x = parse_bracket(p, '(');
+    } else if (plain && peek(p)->kind == MATHLEX_NUM) {
+        x = parse_number(p);
     } else {
         x = parse_argument(p);
     }
@@ -1167,13 +1170,16 @@ static const char *unit_here(const struct parser *p, const node *x)
     const struct mathlex_token *next = peek_at(p, 1);
     int ends;
 
-    if (p->no_unit || x->op == MATHREAD_WORD || x->op == MATHREAD_TUPLE) {
+    if (x->op == MATHREAD_WORD || x->op == MATHREAD_TUPLE) {
         return NULL;
     }
     if (t->kind == MATHLEX_TEXT) {
         const char *s = t->text + strspn(t->text, " ,;");
         int sep = strncmp(s, "and", 3) == 0 || strncmp(s, "or", 2) == 0 || !*s;
         return sep ? NULL : t->text;
+    }
+    if (p->no_unit || (next->kind == MATHLEX_OP && (next->op == '+' || next->op == '-'))) {
+        return NULL; /* 2cm + m^2 */
     }
     ends = next->kind == MATHLEX_END ||
            (next->kind == MATHLEX_OP && next->op != '(' && next->op != '_') ||
@@ -1195,6 +1201,7 @@ static node *parse_units(struct parser *p, node *x)
 
     while (!p->failed && (u = unit_here(p, x)) != NULL) {
         int again = x->op == MATHREAD_UNIT;
+        int word = peek(p)->kind == MATHLEX_WORD && !again;
         const char *text = u;
         if (again) {
             char *both = arena_alloc(p->a, strlen(x->text) + strlen(u) + 2);
@@ -1204,6 +1211,9 @@ static node *parse_units(struct parser *p, node *x)
         }
         p->at++;
         x = with_unit(p, x, text);
+        if (x) {
+            x->fn = word;
+        }
         if (is_op(p, '/') &&
             (peek_at(p, 1)->kind == MATHLEX_TEXT || peek_at(p, 1)->kind == MATHLEX_WORD)) {
             char *both = arena_alloc(p->a, strlen(x->text) + strlen(peek_at(p, 1)->text) + 2);
@@ -1265,7 +1275,9 @@ static node *parse_sum(struct parser *p)
             break;
         }
         p->at++;
+        p->no_unit++;
         x = make2(p, how, x, parse_product(p));
+        p->no_unit--;
     }
     p->depth--;
     return x;

@@ -36,7 +36,7 @@ enum mathread_op {
     MATHREAD_DEG,     /* degrees */
     MATHREAD_PERCENT, /* hundredths */
     MATHREAD_BASE,    /* text: digits; exp10: the base */
-    MATHREAD_UNIT,    /* text: the unit as written */
+    MATHREAD_UNIT,    /* text: the unit as written; fn: it was a plain word, as cm in 3cm */
     MATHREAD_SUM,     /* index, from, to, term */
     MATHREAD_PROD,
     MATHREAD_INT, /* variable, from or NULL, to or NULL, integrand */
