@@ -9,7 +9,7 @@
  * Nothing blocks but open and a poll with a wait. A question that takes too long, too much memory
  * or that sympy cannot decide comes back unknown (-1) with its reason, never as wrong. Answers are
  * kept, the newest `cache` of them, and a question that is already under way is not asked twice.
- * The processes have no network, read no input but questions, and their memory is limited.
+ * The processes run in sandboxes (sandbox.h), without network and with bounded memory.
  * One thread owns it, and lives as long as it (see base/proc.h). */
 #ifndef REWARD_MATHSYM_H
 #define REWARD_MATHSYM_H
@@ -45,6 +45,11 @@ int mathsym_poll(struct mathsym *m, double wait_s, struct mathsym_result *out, s
 int mathsym_pending(const struct mathsym *m);
 /* Questions answered from what was kept. */
 int64_t mathsym_hits(const struct mathsym *m);
+/* How many times a process had to be started again. */
+int mathsym_restarts(const struct mathsym *m);
+/* 1 when the processes run in a sandbox; 0 where none can be had (which open has warned of): then
+ * only memory and time are bounded. */
+int mathsym_boxed(const struct mathsym *m);
 void mathsym_close(struct mathsym *m); /* NULL is fine */
 
 #endif

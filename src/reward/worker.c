@@ -57,6 +57,8 @@ struct slot {
 };
 
 struct worker_pool {
+    int (*spawn)(void *arg, const struct proc_opts *o, struct proc *p, struct err *e);
+    void *spawn_arg;
     char *path, *python, *setup; /* setup: the first line to each worker */
     int nslots, queue_max, async_calls, capacity;
     double timeout_s, start_timeout_s;
@@ -139,7 +141,7 @@ static int slot_start(struct worker_pool *w, struct slot *s, struct err *e)
     buf_clear(&s->in);
     buf_clear(&s->out);
     s->out_off = 0;
-    rc = proc_spawn(&s->proc, &o, e);
+    rc = w->spawn ? w->spawn(w->spawn_arg, &o, &s->proc, e) : proc_spawn(&s->proc, &o, e);
     if (rc != 0) {
         return rc;
     }
@@ -652,6 +654,8 @@ int worker_open(const struct worker_opts *o, struct worker_pool **out, struct er
     w->queue_max = o->queue_max ? o->queue_max : 4096;
     w->async_calls = o->async_calls ? o->async_calls : 64;
     w->capacity = 1;
+    w->spawn = o->spawn;
+    w->spawn_arg = o->spawn_arg;
     w->slots = mem_alloc((size_t)w->nslots * sizeof *w->slots);
     for (int i = 0; i < w->nslots; i++) {
         buf_init(&w->slots[i].in, REPLY_MAX);

@@ -26,6 +26,8 @@
 #include <stdint.h>
 
 struct err;
+struct proc;
+struct proc_opts;
 struct worker_pool;
 
 struct worker_opts {
@@ -40,6 +42,9 @@ struct worker_opts {
                                told as a list of {"raw", "reward"} */
     int async_calls;        /* calls at a time in one worker, async functions; 0: 64 */
     const json_t *args;     /* object: attributes of `args`; NULL: none. Read by open only. */
+    /* Starts a process, as proc_spawn does; NULL: proc_spawn. */
+    int (*spawn)(void *arg, const struct proc_opts *o, struct proc *p, struct err *e);
+    void *spawn_arg;
 };
 
 struct worker_result {
