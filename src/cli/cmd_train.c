@@ -345,9 +345,14 @@ static int train_open_hubs(struct train *t, struct err *e)
     const struct train_opts *o = &t->o;
     json_t *args = conf_dump_json(t->conf);
     struct hub_opts h;
+    const struct prompts_row *first;
     int rc = STATUS_OK;
 
-    if (t->own_types && t->untyped) {
+    if (t->data && !t->own_types && prompts_row(t->data, 0, &first, e) == STATUS_OK) {
+        /* lengths that are known from an earlier start are not counted, so no row was looked at */
+        rc = train_reward_type(t, first, e);
+    }
+    if (rc == STATUS_OK && t->own_types && t->untyped) {
         rc = ERR(e, STATUS_INPUT, "line %lld: no rm_type in the metadata, and no --rm-type",
                  (long long)t->untyped);
     }
