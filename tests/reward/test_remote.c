@@ -2,7 +2,7 @@
  * answers rightly, wrongly, late and not at all. */
 #include "support.h"
 
-#include <pthread.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
 #include "base/fsio.h"
@@ -15,9 +15,8 @@
 
 static struct http_server *server;
 static char url[64];
-static int calls; /* under the lock */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct http_req *held; /* a request that is answered by the next one */
+static atomic_int calls;
+static _Atomic(struct http_req *) held; /* a request that is answered by the next one */
 
 /* The response of the sample says what to do: "= TEXT" answers TEXT with 200, "S TEXT" with the
  * status S, "twice S TEXT" with S at first and then TEXT with 200, "hold" waits for the next. */
@@ -31,9 +30,7 @@ static void on_post(void *arg, struct http_req *r)
     int status = 200;
 
     (void)arg;
-    pthread_mutex_lock(&lock);
     calls++;
-    pthread_mutex_unlock(&lock);
     text = http_req_body(r, &n);
     j = json_loadb(text, n, 0, NULL);
     s = json_string_value(json_object_get(j, "response"));
