@@ -33,7 +33,7 @@
 #include "reward/sandbox_int.h"
 
 enum { MAX_WORKERS = 64, MAX_CASES = 100000, MAX_START_FAILURES = 3, JUDGE_OUTPUT = 65536 };
-static const double START_S = 30, LOOK_S = 0.05, ENDING_S = 10;
+static const double START_S = 30, LOOK_S = 0.05, ENDING_S = 10, HEAR_S = 0.2;
 static const size_t SOURCE_MAX = (size_t)256 << 20, QUEUE_BYTES = (size_t)1 << 30;
 
 struct test {
@@ -69,6 +69,7 @@ struct slot {
     int at, serial, retried;
     int source_fd;
     double began;
+    double judged; /* when the judge was heard while the program's end was not; else 0 */
 };
 
 struct sandbox {
@@ -456,6 +457,30 @@ static void note(struct slot *t, enum sandbox_verdict v, const char *why)
     }
 }
 
+/* 1 when the program ended by a signal that nobody can withstand, from itself or from a machine
+ * short of memory: then it gets a second chance. */
+static int program_killed(const struct sandbox_box *b)
+{
+    int status = (int)b->reply.status;
+    return b->told && b->reply.status >= 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+}
+
+/* The case is run once more, in a sandbox that is not there yet: whoever took the last one (a
+ * killer for want of memory, an operator) may have taken the spares with it. */
+static void slot_again(struct sandbox *s, struct slot *t)
+{
+    t->retried = 1;
+    t->judged = 0;
+    cell_end(t->cell);
+    cell_end(t->judge);
+    t->cell = t->judge = NULL;
+    for (int i = 0; i < s->ncells; i++) {
+        struct cell *c = &s->cells[i];
+        if (!c->taken && !c->ending && c->box.kind == kind_of(t->job)) {
+            cell_end(c);
+        }
+    }
+}
 /* The judge has spoken. */
 static void note_tests(struct sandbox *s, struct slot *t)
 {
@@ -476,7 +501,11 @@ static void note_tests(struct sandbox *s, struct slot *t)
     if (text) {
         sandbox_compare_quote(why, sizeof why, text, strlen(text));
     }
-    sandbox_box_read(&t->cell->box, NULL);
+    if (total == 0 && program_killed(&t->cell->box) && !t->retried) {
+        json_decref(o);
+        slot_again(s, t);
+        return;
+    }
     last_words(&t->cell->box, said, sizeof said);
     if (o && total > 0 && total <= MAX_CASES && passed >= 0 && passed <= total) {
         note(t, passed == total ? SANDBOX_PASSED : SANDBOX_WRONG, why);
@@ -504,6 +533,7 @@ static void slot_next(struct sandbox *s, struct slot *t)
 
     t->at++;
     t->retried = 0;
+    t->judged = 0;
     if (t->at == t->job->j.ncases || (bad && !t->job->j.go_on)) {
         slot_finish(s, t, NULL);
     }
@@ -523,15 +553,11 @@ static void slot_cut(struct sandbox *s, struct slot *t, enum sandbox_verdict v, 
  * is tried again: what happens twice is the program's. */
 static void slot_lost(struct sandbox *s, struct slot *t)
 {
-    cell_end(t->cell);
-    cell_end(t->judge);
-    t->cell = t->judge = NULL;
     if (!t->retried) {
-        t->retried = 1;
-        return;
+        slot_again(s, t);
+    } else {
+        slot_cut(s, t, SANDBOX_CRASHED, "it took its sandbox down");
     }
-    note(t, SANDBOX_CRASHED, "it took its sandbox down");
-    slot_next(s, t);
 }
 
 static int start_case(struct slot *t, struct cell *c, int harness, int in, int source,
@@ -624,6 +650,10 @@ static void slot_ended(struct sandbox *s, struct slot *t)
         return;
     }
     v = judge_status(b, t->job, why, sizeof why);
+    if (v == SANDBOX_CRASHED && program_killed(b) && !t->retried) {
+        slot_again(s, t);
+        return;
+    }
     if (v == SANDBOX_PASSED) {
         right = t->job->j.style == SANDBOX_CALL
                     ? sandbox_compare_value(rule, b->out.data, b->out.len, c->expected,
@@ -654,7 +684,16 @@ static void slot_look(struct sandbox *s, struct slot *t, double now)
         return;
     }
     if (j && judged == 0) {
-        note_tests(s, t);
+        /* Where the program's end cut the tests short, it matters how it ended. */
+        if (rc == STATUS_AGAIN && !t->judged) {
+            t->judged = now;
+        }
+        if (rc != STATUS_AGAIN || now >= t->judged + HEAR_S ||
+            !memmem(j->out.data, j->out.len, "\"total\": 0", 10)) {
+            note_tests(s, t);
+        } else {
+            b->next_look = now + HEAR_S;
+        }
         return;
     }
     if (!j && rc == 0) {

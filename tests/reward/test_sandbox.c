@@ -102,6 +102,7 @@ static void test_verdicts(void **state)
     expect("import sys\nprint(7)\nsys.exit('no')", SANDBOX_EXITED, "no");
     expect("print(7)\nraise SystemExit", SANDBOX_PASSED, "passed");
     expect("import os\nos.abort()", SANDBOX_CRASHED, "signal 6");
+    expect("import os\nos.kill(os.getpid(), 9)", SANDBOX_CRASHED, "signal 9");
     expect("x = bytearray(8 << 30)", SANDBOX_MEMORY, "MemoryError");
     expect("while True: print('x' * 4096)", SANDBOX_OUTPUT, "more than");
     expect("while True: pass", SANDBOX_TIMEOUT, "cpu seconds");
@@ -293,6 +294,7 @@ static void test_asserts(void **state)
         {"import sys\nsys.exit(0)", "assert f(1) == 1", NULL, 0, 1},
         {"import os\nos._exit(0)", "assert f(1) == 1", NULL, 0, 1},
         {"import os\ndef f(x): os._exit(0)", "assert f(1) == 1", NULL, 0, 1},
+        {"import os\ndef f(x): os.kill(os.getpid(), 9)", "assert f(1) == 1", NULL, 0, 1},
         /* deceivers */
         {"class E:\n def __eq__(s, o): return True\ndef f(x): return E()", "assert f(1) == 1", NULL,
          0, 1},
@@ -434,6 +436,44 @@ static void test_spare_killed(void **state)
     expect("print(7)", SANDBOX_PASSED, "passed");
 }
 
+/* A program that somebody else kills (the kernel for want of memory) is not wrong: it runs again.
+ */
+static void test_program_killed(void **state)
+{
+    static const char source[] = "import time\ntime.sleep(1.5)\nprint(7)";
+    struct sandbox_case c = {.expected = "7", .expected_len = 1};
+    struct sandbox_job j = {
+        .source = source, .source_len = sizeof source - 1, .cases = &c, .ncases = 1};
+    struct sandbox_opts o = {.workers = 1, .spares = -1};
+    struct sandbox *s = NULL;
+    struct sandbox_result r;
+    struct err e = {0};
+    int pids[64], last = 0, rc, others[64];
+    size_t n, nothers = proc_below(getpid(), others, 64);
+
+    (void)state;
+    assert_int_equal(sandbox_open(&o, &s, &e), 0);
+    assert_int_equal(sandbox_submit(s, &j, &e), 0);
+    assert_int_equal(sandbox_poll(s, 0.7, &r, &e), STATUS_AGAIN);
+    n = proc_below(getpid(), pids, 64);
+    for (size_t i = 0; i < n; i++) {
+        int mine = 1;
+        for (size_t k = 0; k < nothers; k++) {
+            mine &= pids[i] != others[k];
+        }
+        last = mine && pids[i] > last ? pids[i] : last; /* the youngest is the program */
+    }
+    assert_true(last > 0);
+    assert_int_equal(kill(last, SIGKILL), 0);
+    while ((rc = sandbox_poll(s, 1, &r, &e)) == STATUS_AGAIN) {
+    }
+    assert_int_equal(rc, 0);
+    assert_string_equal(r.reason, "passed 1 of 1");
+    assert_true(r.seconds > 1.7);
+    sandbox_result_fini(&r);
+    sandbox_close(s);
+}
+
 static void test_spawn(void **state)
 {
     const char *argv[] = {"/usr/bin/env", "sh", "-c",
@@ -506,7 +546,8 @@ int main(void)
         cmocka_unit_test(test_native),       cmocka_unit_test(test_call),
         cmocka_unit_test(test_asserts),      cmocka_unit_test(test_bad_tests),
         cmocka_unit_test(test_refusals),     cmocka_unit_test(test_nothing_left),
-        cmocka_unit_test(test_spare_killed), cmocka_unit_test(test_spawn),
+        cmocka_unit_test(test_spare_killed), cmocka_unit_test(test_program_killed),
+        cmocka_unit_test(test_spawn),
     };
     return cmocka_run_group_tests(all, open_pool, close_pool);
 }
