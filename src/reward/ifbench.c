@@ -1,8 +1,8 @@
 /* Owns the Python half of the "ifbench" reward: what a sample's metadata becomes for the official
- * checker (module evaluation_lib of AllenAI's IFBench, or the copy of it in the package evalscope), and what
- * its verdict becomes. The checker
- * is not part of this program; where it is not installed, the worker says what to install when it
- * starts. The answer is {"value": 1.0 or 0.0, "reason": text}, which the hub takes apart. */
+ * checker (module evaluation_lib of AllenAI's IFBench, or the copy of it in the package evalscope),
+ * and what its verdict becomes. The checker is not part of this program; where it is not installed,
+ * the worker says what to install when it starts. The answer is {"value": 1.0 or 0.0, "reason":
+ * text}, which the hub takes apart. */
 #include "reward/ifbench.h"
 
 /* clang-format off */
