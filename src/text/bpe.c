@@ -46,6 +46,7 @@ struct bpe {
     int32_t *char_id;     /* else: tokens of the characters below CHAR_IDS; -1 none */
     uint64_t *joints;     /* a bit for each pair of characters that some merge joins, hashed */
     struct wordcache *cache;
+    int single; /* a word of one byte is that byte's token */
 };
 
 struct bpe *bpe_new(const struct vocab *v)
@@ -349,6 +350,7 @@ int bpe_finish(struct bpe *b, const struct bpe_options *o, struct err *e)
         (!o->byte_level && !o->ignore_merges && !b->nprefix && !b->nsuffix && !mark_joints(b))) {
         return ERR(e, STATUS_NOMEM, "no memory for %zu merges", b->nlist);
     }
+    b->single = o->byte_level && !b->nprefix && !b->nsuffix;
     mem_free(b->list);
     b->list = NULL;
     return 0;
@@ -772,6 +774,11 @@ int bpe_encode(const struct bpe *b, const char *word, size_t len, struct tokids 
 {
     if (len == 0) {
         return 0;
+    }
+    if (len == 1 && b->single && b->byte_id[(unsigned char)*word] >= 0) {
+        return tokids_add(out, &b->byte_id[(unsigned char)*word], 1)
+                   ? ERR(e, STATUS_NOMEM, "no memory for %zu tokens", out->n)
+                   : 0;
     }
     if (b->joints && len >= CUT_MIN) {
         return encode_cut(b, word, len, out, e);

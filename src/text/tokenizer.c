@@ -497,14 +497,14 @@ static int open_parts(struct tokenizer *t, const json_t *root, struct err *e)
     return rc ? rc : open_post(t, json_object_get(root, "post_processor"), 0, e);
 }
 
-static struct tokenizer *tokenizer_new(void)
+static struct tokenizer *tokenizer_new(size_t bytes)
 {
     struct tokenizer *t = mem_alloc(sizeof *t);
 
     map_init(&t->by_text);
     arena_init(&t->texts, 1u << 14);
     buf_init(&t->bytes, BYTES_MAX);
-    t->model = tokmodel_new();
+    t->model = tokmodel_new(bytes);
     t->vocab = tokmodel_words(t->model);
     return t;
 }
@@ -512,7 +512,7 @@ static struct tokenizer *tokenizer_new(void)
 int tokenizer_open(const char *json, struct tokenizer **out, struct err *e)
 {
     struct err local = {0};
-    struct tokenizer *t = tokenizer_new();
+    struct tokenizer *t = tokenizer_new(strlen(json));
     json_t *root = NULL;
     int rc;
 
@@ -532,7 +532,7 @@ int tokenizer_open_tiktoken(const char *text, size_t len, const char *pattern, c
                             struct tokenizer **out, struct err *e)
 {
     struct err local = {0};
-    struct tokenizer *t = tokenizer_new();
+    struct tokenizer *t = tokenizer_new(len);
     json_t *root =
         json_pack("{s{ss s[{ss s{ss} ss sb}{ss sb sb}]} s{ss} s{ss sb} sO?}", "pre_tokenizer",
                   "type", "Sequence", "pretokenizers", "type", "Split", "pattern", "Regex", pattern,

@@ -23,11 +23,12 @@ struct tokmodel {
     struct wordpiece *wordpiece;
 };
 
-struct tokmodel *tokmodel_new(void)
+struct tokmodel *tokmodel_new(size_t bytes)
 {
     struct tokmodel *m = mem_alloc(sizeof *m);
 
     m->v = vocab_new();
+    vocab_reserve(m->v, bytes / 48); /* a token and its merge take about so much */
     m->bpe = bpe_new(m->v);
     return m;
 }

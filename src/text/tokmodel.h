@@ -1,6 +1,6 @@
 /* The `model` of tokenizer.json, of whichever type: its vocabulary, and words to ids.
  *
- *     struct tokmodel *m = tokmodel_new();
+ *     struct tokmodel *m = tokmodel_new(strlen(json));
  *     tokmodel_vocab(m, &scan, e);                the two large parts, read in place
  *     tokmodel_merges(m, &scan, e);
  *     tokmodel_open(m, spec, byte_level, e);      everything else of it
@@ -22,7 +22,8 @@ struct tokids;
 struct tokmodel;
 struct vocab;
 
-struct tokmodel *tokmodel_new(void);
+/* For a file of so many bytes. */
+struct tokmodel *tokmodel_new(size_t bytes);
 void tokmodel_free(struct tokmodel *m); /* NULL is fine */
 /* The value of `vocab`: an object, or a list for Unigram. */
 int tokmodel_vocab(struct tokmodel *m, struct jscan *s, struct err *e);

@@ -179,9 +179,8 @@ static int grow(void **p, size_t *cap, size_t first, size_t size)
     return 1;
 }
 
-static int slots_grow(struct vocab *v)
+static int slots_grow(struct vocab *v, size_t n)
 {
-    size_t n = v->nslot ? v->nslot * 2 : 1u << 10;
     uint32_t *s = mem_try(n * sizeof *s);
     size_t i, k;
 
@@ -199,13 +198,25 @@ static int slots_grow(struct vocab *v)
     return 1;
 }
 
+void vocab_reserve(struct vocab *v, size_t tokens)
+{
+    size_t n = 1u << 10;
+
+    while (n < 2 * tokens && n < (size_t)VOCAB_ID_MAX) {
+        n *= 2;
+    }
+    if (v->ntok == 0 && v->nslot < n) {
+        slots_grow(v, n); /* without it, room is made bit by bit */
+    }
+}
+
 static int put(struct vocab *v, const char *s, size_t n, int32_t id)
 {
     uint32_t hash = hash_more(HASH_START, s, n);
     struct vocab_token *t;
     size_t i;
 
-    if (2 * (v->ntok + 1) > v->nslot && !slots_grow(v)) {
+    if (2 * (v->ntok + 1) > v->nslot && !slots_grow(v, v->nslot ? v->nslot * 2 : 1u << 10)) {
         return 0;
     }
     t = (struct vocab_token *)find2(v, hash, s, n, "", 0);

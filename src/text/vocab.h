@@ -22,6 +22,8 @@ struct vocab;
 
 struct vocab *vocab_new(void);
 void vocab_free(struct vocab *v); /* NULL is fine */
+/* Makes room for about so many tokens at once. */
+void vocab_reserve(struct vocab *v, size_t tokens);
 /* The value of model.vocab, an object of token text to id. */
 int vocab_read(struct vocab *v, struct jscan *s, struct err *e);
 /* One token; a text seen before gets the new id. Unlike the others, the text may be any bytes. */

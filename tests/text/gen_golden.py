@@ -4,6 +4,7 @@
     python tests/text/gen_golden.py tests/golden          (the committed files)
     python tests/text/gen_golden.py DIR SEED              (other texts and settings, to hunt)
 
+tokenizer_kinds.json has the other types of models and their parts, in the same form.
 tokenizer_small.json: {"models": {name: model}, "configs": [{"model", "parts", "cases":
 [[text, ids, ids with special tokens, other ids, their text, their text without special tokens]]}]}.
 pretok.json: [[pre_tokenizer, text, pieces]].
@@ -213,10 +214,85 @@ def config_list(ms):
     return out
 
 
-def main():
-    ms = model_set()
+def train_kind(model, trainer, pre):
+    tok = Tokenizer(model)
+    tok.pre_tokenizer = pre
+    tok.train_from_iterator(CORPUS * 3, trainer)
+    return json.loads(tok.to_str())["model"]
+
+
+def kind_set():
+    """Models of the other types."""
+    quiet = {"show_progress": False, "vocab_size": 180}
+    special = ["[UNK]", "[CLS]", "[SEP]"]
+    unigram = train_kind(models.Unigram(), trainers.UnigramTrainer(
+        special_tokens=["<unk>", "</s>"], unk_token="<unk>", **quiet), pre_tokenizers.Metaspace())
+    fallback = dict(unigram, byte_fallback=True, vocab=unigram["vocab"] + [
+        ["<0x%02X>" % b, -15.0] for b in range(256)])
+    return {
+        "unigram": unigram,
+        "unigram-bytes": fallback,
+        "wordpiece": train_kind(models.WordPiece(unk_token="[UNK]"), trainers.WordPieceTrainer(
+            special_tokens=special, **quiet), pre_tokenizers.BertPreTokenizer()),
+        "wordlevel": train_kind(models.WordLevel(unk_token="[UNK]"), trainers.WordLevelTrainer(
+            special_tokens=special, **quiet), pre_tokenizers.Whitespace()),
+        "suffix": train_kind(
+            models.BPE(unk_token="[UNK]", end_of_word_suffix="</w>"), trainers.BpeTrainer(
+                special_tokens=special, end_of_word_suffix="</w>", **quiet),
+            pre_tokenizers.Whitespace()),
+        "prefix": train_kind(
+            models.BPE(unk_token="[UNK]", continuing_subword_prefix="##", fuse_unk=True),
+            trainers.BpeTrainer(special_tokens=special, continuing_subword_prefix="##", **quiet),
+            pre_tokenizers.WhitespaceSplit()),
+    }
+
+
+def kind_list():
+    meta = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}
+    piece = {"type": "WordPiece", "prefix": "##", "cleanup": True}
+    bert = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True,
+            "strip_accents": None, "lowercase": True}
+    out = [("unigram", {"pre_tokenizer": meta, "decoder": meta}),
+           ("unigram", {"normalizer": {"type": "Sequence", "normalizers": [
+               {"type": "Nmt"}, {"type": "NFKD"}, {"type": "Lowercase"},
+               {"type": "StripAccents"}]}}),
+           ("unigram", {"normalizer": {"type": "ByteLevel"}, "pre_tokenizer": meta}),
+           ("unigram", {"pre_tokenizer": byte_level(), "decoder": byte_level()}),
+           ("unigram-bytes", {"pre_tokenizer": meta, "decoder": {"type": "Sequence", "decoders": [
+               {"type": "ByteFallback"}, meta]}}),
+           ("wordpiece", {"normalizer": bert, "pre_tokenizer": {"type": "BertPreTokenizer"},
+                          "decoder": piece, "post_processor": {
+                              "type": "BertProcessing", "sep": ["[SEP]", 2], "cls": ["[CLS]", 1]}}),
+           ("wordpiece", {"normalizer": dict(bert, strip_accents=True, lowercase=False),
+                          "pre_tokenizer": {"type": "WhitespaceSplit"},
+                          "decoder": dict(piece, cleanup=False)}),
+           ("wordpiece", {"pre_tokenizer": {"type": "FixedLength", "length": 4}}),
+           ("wordlevel", {"pre_tokenizer": {"type": "Whitespace"}, "decoder": {
+               "type": "CTC", "pad_token": "o", "word_delimiter_token": "e", "cleanup": True}}),
+           ("wordlevel", {"pre_tokenizer": {"type": "CharDelimiterSplit", "delimiter": " "},
+                          "decoder": {"type": "Sequence", "decoders": [
+                              {"type": "Replace", "pattern": {"Regex": "[aeiou]+"},
+                               "content": "_"}, {"type": "Fuse"}]}}),
+           ("suffix", {"pre_tokenizer": {"type": "Whitespace"},
+                       "decoder": {"type": "BPEDecoder", "suffix": "</w>"}}),
+           ("prefix", {"pre_tokenizer": {"type": "WhitespaceSplit"}, "decoder": piece})]
+    for behavior in BEHAVIORS:
+        out.append(("wordpiece", {"decoder": piece, "pre_tokenizer": {
+            "type": "Punctuation", "behavior": behavior}}))
+    return out
+
+
+def write(name, ms, configs):
+    out = {"about": "written by tests/text/gen_golden.py with tokenizers " + tokenizers.__version__,
+           "models": ms, "configs": cases_of(ms, configs)}
+    with open(os.path.join(sys.argv[1], name), "w", encoding="ascii") as f:
+        json.dump(out, f, separators=(",", ":"))
+        f.write("\n")
+
+
+def cases_of(ms, list_):
     configs = []
-    for name, parts in config_list(ms):
+    for name, parts in list_:
         whole = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [],
                  "normalizer": None, "pre_tokenizer": None, "post_processor": None, "decoder": None,
                  "model": ms[name]}
@@ -232,12 +308,12 @@ def main():
             cases.append([text, ids, both, odd, tok.decode(odd, skip_special_tokens=False),
                           tok.decode(odd, skip_special_tokens=True)])
         configs.append({"model": name, "parts": parts, "cases": cases})
-    out = {"about": "written by tests/text/gen_golden.py with tokenizers " + tokenizers.__version__,
-           "models": ms, "configs": configs}
-    with open(os.path.join(sys.argv[1], "tokenizer_small.json"), "w", encoding="ascii") as f:
-        json.dump(out, f, separators=(",", ":"))
-        f.write("\n")
+    return configs
 
+
+def main():
+    ms = model_set()
+    write("tokenizer_small.json", ms, config_list(ms))
     rows = []
     for pattern in PATTERNS:
         for behavior in BEHAVIORS if SEED > 1 else RNG.sample(BEHAVIORS, 2):
@@ -252,6 +328,7 @@ def main():
     with open(os.path.join(sys.argv[1], "pretok.json"), "w", encoding="ascii") as f:
         json.dump(rows, f, separators=(",", ":"))
         f.write("\n")
+    write("tokenizer_kinds.json", kind_set(), kind_list())
 
 
 main()

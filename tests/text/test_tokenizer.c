@@ -248,6 +248,7 @@ static void test_small_goldens(void **state)
 {
     (void)state;
     assert_true(golden_file(TEST_GOLDEN_DIR "/tokenizer_small.json") > 400);
+    assert_true(golden_file(TEST_GOLDEN_DIR "/tokenizer_kinds.json") > 200);
 }
 
 /* ---- goldens of the vendors' tokenizers ---- */
