@@ -43,7 +43,13 @@ static int tokstream_go(struct tokstream *t, const int32_t *ids, size_t n, int a
     }
     end = all ? len : tokstream_certain(text, len);
     if (end > t->done) {
-        buf_add(out, text + t->done, end - t->done);
+        /* Byte tokens may have made characters and make none any more with those that followed:
+         * what is out is out, and the rest begins with a whole character. */
+        size_t at = t->done;
+        while (at < end && ((unsigned char)text[at] & 0xC0) == 0x80) {
+            at++;
+        }
+        buf_add(out, text + at, end - at);
         t->done = end;
         if (end == len) { /* the next tokens need no more before them than these */
             mem_free(text);

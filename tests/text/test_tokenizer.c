@@ -7,11 +7,14 @@
 
 #include <jansson.h>
 
+#include "base/buf.h"
 #include "base/fsio.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
 #include "text/tokenizer.h"
+#include "text/tokstream.h"
+#include "text/unicode.h"
 
 /* ---- as a filter: test_tokenizer --stdin FILE_tokenizer.json ----
  *
@@ -199,6 +202,35 @@ static void check_bytes(const struct tokenizer *t, const json_t *list, const jso
     mem_free(ids);
 }
 
+/* Token by token, whole characters only, and together the same text. Where the text has replacement
+ * characters, tokens that come later may still change it. */
+static void check_stream(const struct tokenizer *t, const char *what, const json_t *list, int skip,
+                         const json_t *want)
+{
+    struct tokstream s;
+    struct err e = {0};
+    struct buf out;
+    size_t n, i;
+    int32_t *ids = ids_of(list, &n);
+
+    buf_init(&out, 1 << 20);
+    tokstream_init(&s, t, skip);
+    for (i = 1; i <= n; i++) {
+        size_t from = out.len;
+        assert_ok(tokstream_push(&s, ids, i, &out, &e), &e);
+        assert_int_equal(unicode_valid_prefix(out.data + from, out.len - from), out.len - from);
+    }
+    assert_ok(tokstream_end(&s, ids, n, &out, &e), &e);
+    if (!memmem(json_string_value(want), json_string_length(want), "\xEF\xBF\xBD", 3) &&
+        (out.len != json_string_length(want) ||
+         memcmp(out.data, json_string_value(want), out.len) != 0)) {
+        fail_msg("%s: %s streams '%s', not '%s'", what, ids_text(ids, n), out.data,
+                 json_string_value(want));
+    }
+    buf_fini(&out);
+    mem_free(ids);
+}
+
 static int golden_file(const char *path)
 {
     json_error_t je;
@@ -231,6 +263,8 @@ static int golden_file(const char *path)
                          json_array_get(row, 2));
             check_decode(t, what, json_array_get(row, 3), 0, json_array_get(row, 4));
             check_decode(t, what, json_array_get(row, 3), 1, json_array_get(row, 5));
+            check_stream(t, what, json_array_get(row, 3), 0, json_array_get(row, 4));
+            check_stream(t, what, json_array_get(row, 3), 1, json_array_get(row, 5));
             if (strncmp(name, "bytes", 5) == 0 && json_object_get(parts, "decoder")) {
                 check_bytes(t, json_array_get(row, 3), json_array_get(row, 4));
             }
