@@ -316,7 +316,8 @@ static int check_stop(struct checker *c)
     if (tail.n) {
         bytes = tokenizer_token_bytes(c->in->tok, tail.v[0], &size);
     }
-    if (!bytes || !tokenizer_is_special(c->in->tok, tail.v[0]) || size >= sizeof c->end) {
+    if (!bytes || size >= sizeof c->end ||
+        (!tokenizer_is_special(c->in->tok, tail.v[0]) && !is_stop(c, tail.v[0]))) {
         say(c, "stop token", "fails",
             "an answer ends with %s, which is no special token: nothing says where to stop",
             shown(at, len));

@@ -4,10 +4,11 @@ with transformers' apply_chat_template and once with our interpreter (test_chat 
 
 An error must be an error on both sides, one of raise_exception with the same message. Generation marks must
 stand at the same characters. The clock stands still on both sides. The small templates of template_snippets.py
-are compared too. The last line is `templates=N renders=M mismatched=K`, N being the templates that render at
+and some thousand random ones (template_random.py) are compared too. The last line is `templates=N renders=M mismatched=K`, N being the templates that render at
 least one conversation; the exit code is 1 when K is not 0 or N is below 206.
 
     MILES_BUILD=build MILES_TEST_DATA=DIR $MILES_ORACLES/bin/python tests/live/templates.py [-v] [NAME...]
+    ... --random COUNT [--seed N]    random templates only
     ... --golden tests/golden    writes the answers for test_jinja (jinja_snippets.json) and test_chat (chat.json)
 """
 import datetime
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 
 os.environ["TZ"] = "UTC"
 time.tzset()
@@ -25,12 +27,15 @@ time.tzset()
 import jinja2  # noqa: E402
 import tokenizers  # noqa: E402
 import template_chats  # noqa: E402
+import template_random  # noqa: E402
 import template_snippets  # noqa: E402
 import transformers  # noqa: E402
 from transformers.utils import chat_template_utils  # noqa: E402
 
 MUST_RENDER = 206
+RANDOM = 2000
 NOW = 1790000000  # a Monday in September 2026
+NAMELESS = re.compile(r" object at 0x|generator object|built-in|<function")
 MARK = re.compile(r"\{%[-+]?\s*generation\s")
 
 # What test_chat checks without Python.
@@ -55,6 +60,7 @@ class StoppedClock(datetime.datetime):
         return cls.fromtimestamp(NOW, tz)
 
 
+transformers.logging.set_verbosity_error()
 chat_template_utils.datetime = StoppedClock
 TOKENIZERS = {name: transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(tokenizers.models.BPE()), **tokens)
               for name, tokens in SPECIAL.items()}
@@ -149,6 +155,27 @@ def check_snippets(build, golden):
     return len(wants), bad
 
 
+def check_random(build, count, seed):
+    """The number of random templates compared, and of those that differ."""
+    chat = snippet_chat()
+    made = template_random.templates(count, seed)
+    ours = run_ours(build, [dict(our_chat(chat), template=t) for t in made], count)
+    compared = bad = 0
+    for t, got in zip(made, ours or []):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python compiles what jinja2 made of odd constants
+            kind, want, spans = oracle(t, chat)
+        if NAMELESS.search(str(want)):
+            continue  # objects without a text of their own
+        compared += 1
+        # a message of raise_exception is compared where templates raise on purpose
+        why = None if kind == "raised" and "error" in got else judge(kind, want, spans, got)
+        if why:
+            bad += 1
+            print("random %r\n    %s" % (t, why))
+    return compared, bad if ours else count
+
+
 def write_chat_golden(folder, path):
     """The templates of GOLDEN with the conversations of GOLDEN_CHATS, for test_chat."""
     rows = []
@@ -179,6 +206,11 @@ def main():
     wanted = [a for a in sys.argv[1:] if not a.startswith("-") and a != golden]
     names = sorted(n[:-6] for n in os.listdir(folder) if n.endswith(".jinja"))
     names = [n for n in names if not wanted or any(w in n for w in wanted)]
+    if "--random" in sys.argv:
+        seed = int(sys.argv[sys.argv.index("--seed") + 1]) if "--seed" in sys.argv else int(time.time())
+        compared, bad = check_random(build, int(sys.argv[sys.argv.index("--random") + 1]), seed)
+        print("seed=%d random=%d mismatched=%d" % (seed, compared, bad))
+        return 1 if bad else 0
     nsnippets, mismatched = check_snippets(build, golden)
     if golden:
         write_chat_golden(folder, os.path.join(golden, "chat.json"))
@@ -209,11 +241,13 @@ def main():
         for cname, why in cases if verbose else cases[:1]:
             print("    %s: %s" % (cname, why))
     mismatched += sum(len(c) for c in bad.values())
+    nrandom, bad_random = check_random(build, RANDOM, 1)
+    mismatched += bad_random
     for name in sorted(set(names) - rendered):
         print("renders nothing: %s" % name)
-    print("files=%d conversations=%d texts=%d raised=%d errors=%d with_marks=%d snippets=%d"
-          % (len(names), len(chats), counts["text"], counts["raised"], counts["error"], marks, nsnippets))
-    print("templates=%d renders=%d mismatched=%d" % (len(rendered), len(expected) + nsnippets, mismatched))
+    print("files=%d conversations=%d texts=%d raised=%d errors=%d with_marks=%d snippets=%d random=%d"
+          % (len(names), len(chats), counts["text"], counts["raised"], counts["error"], marks, nsnippets, nrandom))
+    print("templates=%d renders=%d mismatched=%d" % (len(rendered), len(expected) + nsnippets + nrandom, mismatched))
     return 1 if mismatched or (not wanted and len(rendered) < MUST_RENDER) else 0
 
 
