@@ -3,7 +3,9 @@
  *     struct promptenc p;
  *     promptenc_open(&p, wfile, opts, &e);
  *     promptenc_encode(&p, row->prompt, row->tools, &ids, &n, &e);      free ids with mem_free
- *     promptenc_close(&p); */
+ *     promptenc_close(&p);
+ *
+ * Once open, any number of threads may encode and decode. */
 #ifndef RL_PROMPTENC_H
 #define RL_PROMPTENC_H
 

@@ -1,6 +1,7 @@
 /* From data rows to tokens: texts, messages, and that nothing is handed out with an error. */
 #include "fakeport.h"
 
+#include "base/thread.h"
 #include "model/wfile.h"
 #include "text/chat.h"
 
@@ -56,6 +57,55 @@ static void messages(void **state)
     expect(&p, "\"1\"", (int32_t[]){30, 28, 14, 27, 36, 1}, 6); /* a user's message */
     refused(&p, "[]", "");
     promptenc_close(&p);
+}
+
+struct many {
+    struct promptenc p;
+    json_t *prompt[64];
+    int want[64];
+    _Atomic int wrong;
+};
+
+static void many_task(void *arg, int task, int worker)
+{
+    struct many *m = arg;
+    int32_t *ids;
+    int n, k = task % 64;
+    (void)worker;
+    if (promptenc_encode(&m->p, m->prompt[k], NULL, &ids, &n, NULL) != 0) {
+        m->wrong++;
+        return;
+    }
+    m->wrong += n != m->want[k];
+    mem_free(ids);
+}
+
+/* Data files are measured with several threads at one encoder. */
+static void threads(void **state)
+{
+    static struct many m;
+    json_t *kwargs = json_pack("{s:s}", "extra", "7 7");
+    struct pool *pool = pool_new(4);
+    (void)state;
+    m.p = (struct promptenc){.tok = fakeport_tokenizer(), .apply = 1, .kwargs = kwargs};
+    assert_ok(chat_template_new("{{ extra }}{% for m in messages %}{{ m.content }}{% endfor %}",
+                                &m.p.chat, &e),
+              &e);
+    for (int i = 0; i < 64; i++) {
+        char text[80];
+        memset(text, 'a' + i % 26, sizeof text);
+        text[i + 1] = 0;
+        m.prompt[i] = json_string(text);
+        m.want[i] = 3 + i + 1;
+    }
+    pool_run(pool, many_task, &m, 4000);
+    assert_int_equal(m.wrong, 0);
+    pool_free(pool);
+    for (int i = 0; i < 64; i++) {
+        json_decref(m.prompt[i]);
+    }
+    promptenc_close(&m.p);
+    json_decref(kwargs);
 }
 
 /* A folder without weights: special tokens by name, and the template for tools where there is one.
@@ -139,10 +189,8 @@ static void decodes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts),
-        cmocka_unit_test(messages),
-        cmocka_unit_test(opens),
-        cmocka_unit_test(decodes),
+        cmocka_unit_test(texts), cmocka_unit_test(messages), cmocka_unit_test(threads),
+        cmocka_unit_test(opens), cmocka_unit_test(decodes),
     };
     return cmocka_run_group_tests(tests, fakeport_setup, fakeport_teardown);
 }
