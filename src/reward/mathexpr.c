@@ -1164,6 +1164,85 @@ static int zero_everywhere(const struct parser *p)
     return zero == 0 && f.guessed ? -1 : zero;
 }
 
+/* ---- decimals as sympy takes them ---- */
+
+static int is_decimal(const struct node *x)
+{
+    return x->op == OP_NUM &&
+           (memchr(x->num, '.', (size_t)x->len) || memchr(x->num, 'e', (size_t)x->len));
+}
+
+/* A fraction that floating point holds exactly, also after a few operations. */
+static int is_dyadic(struct rat v)
+{
+    return v.d && (v.d & (v.d - 1)) == 0 && v.d <= (1 << 20) && v.n < (1 << 30) && v.n > -(1 << 30);
+}
+
+/* What a node holds: DECIMALS; RISKY when an operation on them may round. */
+enum { DECIMALS = 1, RISKY = 2 };
+
+static int rounding_of(const struct parser *p, int i, const unsigned char *has)
+{
+    const struct node *x = &p->nodes[i];
+    int a, b, both;
+
+    if (x->op < OP_ADD) {
+        return is_decimal(x) ? DECIMALS : 0;
+    }
+    a = has[x->a];
+    b = x->op == OP_ADD || x->op == OP_SUB || x->op == OP_MUL || x->op == OP_DIV || x->op == OP_POW
+            ? has[x->b]
+            : 0;
+    both = a | b;
+    if (!both || x->op == OP_NEG) {
+        return both;
+    }
+    if ((x->op == OP_ADD || x->op == OP_SUB || x->op == OP_MUL || x->op == OP_DIV) &&
+        is_dyadic(p->nodes[x->a].value) && is_dyadic(p->nodes[x->b].value) && is_dyadic(x->value)) {
+        return both;
+    }
+    if (x->op == OP_MUL && !(both & RISKY)) { /* a decimal times a letter */
+        const struct node *other = &p->nodes[a ? x->b : x->a];
+        if (!(a && b) && (other->op == OP_SYM || other->op == OP_PI)) {
+            return both;
+        }
+    }
+    if (x->op == OP_SUB && i == p->n - 1) { /* one term against another is compared, not rounded */
+        return both;
+    }
+    return both | RISKY;
+}
+
+int mathexpr_rounds(const char *text, size_t n)
+{
+    struct parser p = {.at = 0};
+    int risky = 0;
+
+    if (n == 0 || n > MATHEXPR_MAX || !(memchr(text, '.', n) || memchr(text, 'e', n))) {
+        return 0;
+    }
+    p.max = 2 * (int)n + 16;
+    p.tokens = mem_alloc((n + 2) * sizeof *p.tokens);
+    p.nodes = mem_alloc((size_t)p.max * sizeof *p.nodes);
+    lex(&p, text, text + n);
+    if (!p.failed) {
+        parse_sum(&p);
+    }
+    if (!p.failed && p.n > 0) {
+        unsigned char *has = mem_alloc((size_t)p.n);
+        for (int i = 0; i < p.n; i++) {
+            has[i] = (unsigned char)rounding_of(&p, i, has);
+        }
+        risky = (has[p.n - 1] & RISKY) != 0;
+        mem_free(has);
+    }
+    mem_free(p.tokens);
+    mem_free(p.nodes);
+    return risky;
+}
+
+/* ---- public ---- */
+
 int mathexpr_is_zero(const char *text, size_t n)
 {
     return mathexpr_zero(text, n) == 1;

@@ -20,4 +20,8 @@ int mathexpr_is_zero(const char *text, size_t n);
  * sympy might know better (a function we know nothing of, a word of sympy's, too many roots). */
 int mathexpr_zero(const char *text, size_t n);
 
+/* 1 when sympy, which computes decimals in floating point, may find that a difference is not zero
+ * although it is: 0.1+0.2-0.3. */
+int mathexpr_rounds(const char *text, size_t n);
+
 #endif
