@@ -788,6 +788,11 @@ int mathlex_run(struct mathlex *x, struct arena *a, const char *text, int thousa
                 n++;
             }
             l.s += n;
+            if (l.end - l.s > 1 && *l.s == '.' && is_alpha(l.s[1]) &&
+                ((n == 2 && memcmp(s, "np", 2) == 0) || (n == 4 && memcmp(s, "math", 4) == 0))) {
+                l.s++; /* np.arcsin, math.sqrt */
+                continue;
+            }
             rc = plain_word(&l, s, n);
         } else if (c == '\\') {
             rc = command(&l);

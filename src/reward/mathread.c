@@ -842,10 +842,10 @@ static node *parse_symbol(struct parser *p, const char *name)
     return x;
 }
 
-/* 1011_2 */
-static node *parse_based(struct parser *p, const struct mathlex_token *t)
+/* 1011_2, \text{A5}_{11} */
+static node *parse_based(struct parser *p, const char *digits)
 {
-    node *x = leaf(p, MATHREAD_BASE, t->text), *base;
+    node *x = leaf(p, MATHREAD_BASE, digits), *base;
 
     p->at++;
     base = parse_argument(p);
@@ -939,7 +939,7 @@ static node *parse_number(struct parser *p)
 
     p->at++;
     if (is_op(p, '_') && whole(t->text)) {
-        return parse_based(p, t);
+        return parse_based(p, t->text);
     }
     x = leaf(p, MATHREAD_NUM, t->text);
     if (!x) {
@@ -970,6 +970,10 @@ static node *text_word(struct parser *p, const char *s)
     *w = 0;
     if (!*low) {
         return fail(p, "empty text");
+    }
+    if (is_op(p, '_') && strpbrk(low, "0123456789") &&
+        low[strspn(low, "0123456789abcdefghijklmnopqrstuvwxyz")] == 0) {
+        return parse_based(p, low);
     }
     if (!low[1] && ((*low >= 'a' && *low <= 'z'))) {
         const char *one = arena_strndup(p->a, s + strspn(s, " .,;:()~{}\\"), 1);
@@ -1237,7 +1241,10 @@ static node *parse_product(struct parser *p)
             p->at++;
             x = make2(p, op, x, parse_signed_factor(p));
         } else if (token_joins(p)) {
-            x = make2(p, MATHREAD_MUL, x, parse_factor(p));
+            node *y = parse_factor(p);
+            int within = y && x->op == MATHREAD_SYM && y->op == MATHREAD_TUPLE &&
+                         (y->open == '[' || y->close == ']');
+            x = make2(p, within ? MATHREAD_IN : MATHREAD_MUL, x, y); /* t(0,4] has lost its sign */
         } else {
             break;
         }
