@@ -797,6 +797,18 @@ static int compare_any(struct ctx *c, node *t, node *g)
     if (signs > 2 * MAX_PLUS_MINUS) {
         return say(c, -1, "too many signs of plus and minus");
     }
+    if (is_equation(t) && g->op != MATHREAD_REL && mathval_is_constant(t->kid[0])) {
+        for (int i = 0; i + 1 < t->n; i++) { /* a label of 2/3 = 0.67: either will do */
+            if (compare(c, t->kid[i], g) == 1) {
+                return 1;
+            }
+        }
+        return compare(c, t->kid[t->n - 1], g);
+    }
+    if (is_equation(t) && is_equation(g) && mathval_is_constant(t->kid[0]) &&
+        mathval_is_constant(g->kid[0])) {
+        return compare(c, t, g->kid[g->n - 1]);
+    }
     if (is_equation(t) && g->op != MATHREAD_REL && !(is_list(g) && signs)) {
         node *x = solved(t);
         return x ? compare(c, x, g) : say(c, 0, "the label is an equation, the answer is not");

@@ -66,7 +66,7 @@ static int find_function(const char *s, size_t n)
         {"arccot", MATHLEX_FN_ACOT},  {"arcsec", MATHLEX_FN_ASEC},  {"arccsc", MATHLEX_FN_ACSC},
         {"arsinh", MATHLEX_FN_ASINH}, {"arcosh", MATHLEX_FN_ACOSH}, {"artanh", MATHLEX_FN_ATANH},
         {"lg", MATHLEX_FN_LOG},       {"tg", MATHLEX_FN_TAN},       {"ctg", MATHLEX_FN_COT},
-        {"cosec", MATHLEX_FN_CSC},    {"lcm", MATHLEX_FN_LCM}};
+        {"cosec", MATHLEX_FN_CSC},    {"ceiling", MATHLEX_FN_CEIL}};
 
     for (int i = 0; i < MATHLEX_FN_COUNT; i++) {
         if (strlen(mathlex_functions[i]) == n && memcmp(mathlex_functions[i], s, n) == 0) {
@@ -174,7 +174,7 @@ static size_t loose_separator(const char *s, const char *end)
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         size_t n = strlen(list[i]);
         if ((size_t)(end - s) > n && memcmp(s, list[i], n) == 0) {
-            return n;
+            return n + (n > 2 && s[n] == ' '); /* 11,\! 111 */
         }
     }
     return 0;

@@ -375,6 +375,7 @@ static int parse_items(struct parser *p, struct items *l)
 static node *parse_list(struct parser *p)
 {
     struct items l = {0};
+    int outer = p->both;
     node *x;
 
     if (!enter(p)) {
@@ -396,6 +397,7 @@ static node *parse_list(struct parser *p)
     if (l.n > 1 && x) {
         x->fn = p->both;
     }
+    p->both = outer;
     return x;
 }
 
@@ -699,6 +701,10 @@ static node *parse_function(struct parser *p, int fn)
     p->depth--;
     if (p->failed) {
         return NULL;
+    }
+    if (fn == MATHLEX_FN_LOG && !base && x->op == MATHREAD_TUPLE && x->n == 2) {
+        base = x->kid[1]; /* log(8, 2) as programs write it */
+        x = x->kid[0];
     }
     if (base) {
         f = make2(p, MATHREAD_LOGB, base, x);
@@ -1076,6 +1082,19 @@ static node *parse_sign(struct parser *p, int op)
     }
 }
 
+/* factorial(n), binomial(n, k) */
+static node *parse_counting(struct parser *p, int factorial)
+{
+    node *x;
+
+    p->at++;
+    x = parse_bracket(p, '(');
+    if (p->failed || (!factorial && (x->op != MATHREAD_TUPLE || x->n != 2))) {
+        return fail(p, "a binomial without two numbers");
+    }
+    return factorial ? make1(p, MATHREAD_FACT, x) : make2(p, MATHREAD_BINOM, x->kid[0], x->kid[1]);
+}
+
 static node *parse_primary(struct parser *p)
 {
     const struct mathlex_token *t = peek(p);
@@ -1089,6 +1108,10 @@ static node *parse_primary(struct parser *p)
     case MATHLEX_SYM: p->at++; return parse_symbol(p, t->text);
     case MATHLEX_WORD:
         p->at++;
+        if (is_op(p, '(') &&
+            (strcmp(t->text, "factorial") == 0 || strcmp(t->text, "binomial") == 0)) {
+            return parse_counting(p, t->text[0] == 'f');
+        }
         if (is_op(p, '_')) {
             return parse_symbol(p, t->text);
         }
