@@ -24,6 +24,7 @@ struct hub_done {
     struct hub_done *next;
     struct hub_result r;
     json_t *sample; /* held for the thread; let go by the owner */
+    char *ask;      /* a question for sympy, of which the verdict is to come */
     const struct hub_type *type;
     int boxed;
 };
@@ -100,6 +101,7 @@ static void grade(struct hub_done *d)
     struct hub_task t = {.id = d->r.id, .sample = d->sample};
 
     hub_type_grade(d->type, d->boxed, &t, &d->r);
+    d->ask = t.ask;
 }
 
 static void *thread_main(void *arg)
@@ -351,10 +353,29 @@ int hub_submit(struct hub *h, const struct hub_request *r, struct err *e)
 
 /* ---- polling ---- */
 
+/* 0 when the verdict is there; 1 when its question was asked; -1 when there is no room for it. */
+static int ask_sympy(struct hub *h, struct hub_done *d)
+{
+    if (!d->ask) {
+        return 0;
+    }
+    if (hub_math_ask(h, d->type, &d->r, d->ask) == STATUS_AGAIN) {
+        pthread_mutex_lock(&h->lock);
+        append(&h->first, &h->last, d);
+        pthread_mutex_unlock(&h->lock);
+        return -1;
+    }
+    json_decref(d->sample);
+    mem_free(d->ask);
+    mem_free(d);
+    return 1;
+}
+
 /* The first finished sample, 1 when there is one; else waits for a thread's until `until`. */
 static int take_done(struct hub *h, double until, struct hub_result *out)
 {
     struct hub_done *d;
+    int asked = 0;
 
     pthread_mutex_lock(&h->lock);
     while (!h->first && !h->woken && h->running && proc_now() < until) {
@@ -369,9 +390,14 @@ static int take_done(struct hub *h, double until, struct hub_result *out)
         }
         pthread_cond_timedwait(&h->ready, &h->lock, &t);
     }
-    d = remove_first(&h->first, &h->last);
+    do {
+        d = remove_first(&h->first, &h->last);
+        pthread_mutex_unlock(&h->lock);
+        asked = d ? ask_sympy(h, d) : 0;
+        pthread_mutex_lock(&h->lock);
+    } while (d && asked > 0);
     pthread_mutex_unlock(&h->lock);
-    if (!d) {
+    if (!d || asked < 0) {
         return 0;
     }
     *out = d->r;
@@ -538,6 +564,7 @@ static void drop(struct hub_done *d)
         struct hub_done *next = d->next;
         json_decref(d->r.raw);
         json_decref(d->sample);
+        mem_free(d->ask);
         mem_free(d);
         d = next;
     }

@@ -19,7 +19,8 @@ enum {
 };
 
 /* What a grader sees and gives. It returns 0 with `reward` or `raw` set and its reason told by
- * hub_say, or a status with the reason in e. Any thread. */
+ * hub_say; or STATUS_AGAIN with a question for sympy in `ask` (the hub frees it); or a status with
+ * the reason in e. Any thread. */
 struct hub_task {
     int64_t id;
     const json_t *sample;
@@ -29,6 +30,7 @@ struct hub_task {
     char *label_text; /* str(label); NULL for null */
     double reward;
     json_t *raw;
+    char *ask;
     enum hub_class why;
     char reason[256];
 };
@@ -64,6 +66,7 @@ struct hub_flight {
     int64_t id;
     int group;    /* samples of a group; 0: one sample */
     int internal; /* the answer is {"value", "reason"} of a type of ours */
+    const struct hub_type *type;
 };
 
 enum { HUB_MAX_SOURCES = 16, HUB_MAX_THREADS = 256, HUB_QUEUE = 4096 };
@@ -92,7 +95,8 @@ struct hub {
 
 /* The type of that name, without its blanks and its boxed_ prefix; NULL with the reason in e. */
 const struct hub_type *hub_type_find(const char *type, int *boxed, struct err *e);
-/* Scores: fills the result but for its id and what reward_key decides; a dict is left in raw. */
+/* Scores: fills the result but for its id and what reward_key decides; a dict is left in raw, and a
+ * question for sympy in t->ask. */
 void hub_type_grade(const struct hub_type *g, int boxed, struct hub_task *t,
                     struct hub_result *out);
 void hub_say(struct hub_task *t, enum hub_class why, const char *fmt, ...)
@@ -133,6 +137,13 @@ int hub_calls_remote(struct hub *h, const struct hub_type *g, const struct hub_r
 int hub_code_open(struct hub *h, const struct hub_type *g, struct err *e);
 int hub_code_send(struct hub *h, const struct hub_type *g, const struct hub_request *r,
                   struct err *e);
+
+/* ---- hub_math.c: sympy ---- */
+
+/* Asks the question that a grader left; r is what it said. 0, or STATUS_AGAIN when there is no
+ * room. */
+int hub_math_ask(struct hub *h, const struct hub_type *g, const struct hub_result *r,
+                 const char *ask);
 
 /* ---- results ---- */
 

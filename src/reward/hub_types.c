@@ -82,8 +82,11 @@ static int take_verdict(struct hub_task *t, const char *type, struct mathverdict
     }
     hub_say(t, why, "%s: %s", type, v->reason);
     t->reward = v->right == 1;
-    mathverdict_fini(v);
-    return v->right < 0 ? ERR(e, STATUS_UNSUPPORTED, "%s", t->reason) : STATUS_OK;
+    if (v->right < 0 && v->ask) {
+        t->ask = v->ask;
+        return STATUS_AGAIN;
+    }
+    return v->right < 0 ? ERR(e, STATUS_INPUT, "%s", t->reason) : STATUS_OK;
 }
 
 static int grade_math(struct hub_task *t, struct err *e)
@@ -376,7 +379,7 @@ void hub_type_grade(const struct hub_type *g, int boxed, struct hub_task *t, str
     struct err e = {0};
     int rc = run_grader(g, boxed, t, &e);
 
-    if (rc != 0) {
+    if (rc != STATUS_OK && rc != STATUS_AGAIN) {
         json_decref(t->raw);
         hub_failed(out,
                    rc == STATUS_INPUT     ? HUB_BAD_SAMPLE
