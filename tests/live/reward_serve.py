@@ -84,6 +84,35 @@ def clients(url):
     check((status, body) == (200, 1.0), "f1: %s %s" % (status, body))
 
 
+def types(url):
+    """Every type that needs nothing from outside, each asked for by its samples, all at once."""
+    program = "```python\nprint(int(input()) + %d)\n```"
+    tests = {"inputs": ["1\n", "41\n"], "outputs": ["2\n", "42\n"]}
+    cases = [
+        ("math", "\\boxed{\\frac{1}{2}}", "0.5", 1.0),
+        ("math", "\\boxed{x*(x-1)!}", "x!", 1.0),  # by sympy
+        ("math_equal", "so \\boxed{\\{2, 1\\}}", "\\{1, 2\\}", 1.0),
+        ("deepscaler", "<think>?</think>\\boxed{4}", 4, 1.0),
+        ("gemma_math", "x<channel|>\\boxed{4}", 4, 1.0),
+        ("dapo", "Answer: 5", 4, {"score": -1.0, "acc": False, "pred": "5"}),
+        ("f1", "the cat sat", "a cat", 2 / 3),
+        ("boxed_f1", "the \\boxed{cat}", "a cat", 1.0),
+        ("gpqa", "The answer is (C).", "C", 1.0),
+        ("deterministic_random", "hello", None, None),
+        ("random", "hello", None, None),
+        ("code", program % 1, tests, 1.0),
+        ("code", program % 2, tests, 0.0),
+    ]
+    samples = [{"prompt": "p", "response": r, "label": l, "metadata": {"rm_type": t}}
+               for t, r, l, _ in cases * 20]
+    status, body = post(url + "/batch", samples, timeout=300)
+    check(status == 200, "types: %s" % status)
+    for (kind, _, _, want), got in zip(cases * 20, body["results"]):
+        check(not got["failed"] and got["reason"], "%s: %s" % (kind, got))
+        check(got["reward"] == want or (want is None and got["reward"] in (0.0, 1.0)),
+              "%s: %s" % (kind, got))
+
+
 # ---- hostile bodies ----
 
 def raw(url, data, wait=5):
@@ -250,5 +279,6 @@ def full(url):
 
 
 if __name__ == "__main__":
-    {"clients": clients, "hostile": hostile, "kills": kills, "full": full}[sys.argv[1]](*sys.argv[2:])
+    parts = {"clients": clients, "types": types, "hostile": hostile, "kills": kills, "full": full}
+    parts[sys.argv[1]](*sys.argv[2:])
     print(checks)

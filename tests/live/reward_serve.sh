@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # `miles reward serve` and its clients: tests/live/reward_serve.sh
 #
-# Python clients (tests/live/reward_serve.py) call it as Miles does, at once and with hostile bodies; its
-# workers are killed under load; more is asked than it takes. Then `miles train --rm-type remote_rm` of a
+# Python clients (tests/live/reward_serve.py) call it as Miles does, with every type at once and with hostile
+# bodies; its workers are killed under load; more is asked than it takes. Then `miles train --rm-type remote_rm` of a
 # tiny model asks it: the weights have the bits of the same run with the reward in its own process, also
 # when prompts name the type, when groups are scored whole, and when the workers, and then the whole
 # server, are killed in the middle. At last SIGTERM: it ends with 0
@@ -78,6 +78,9 @@ client() {
 serve 0 --rm-type math
 client clients "$URL"
 client hostile "$URL"
+leave
+serve 0 --reward-python "$PYTHON"
+client types "$URL"
 leave
 serve 0 --custom-rm-path "$WORK/reward.py:length" --reward-workers 2
 client kills "$URL" $SERVER
