@@ -1,6 +1,7 @@
 /* `miles reward`: the reward hub without a training run. `score` grades a file, `serve` answers
  * over HTTP. */
 #include <errno.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -124,6 +125,22 @@ static void print_figures(FILE *out, const struct scorefile_stats *st)
             st->seconds > 0 ? (double)st->rows / st->seconds : 0.0);
 }
 
+static volatile sig_atomic_t score_stop;
+
+static void on_stop(int sig)
+{
+    score_stop = sig;
+}
+
+/* The first signal ends the reading, so that nothing is left behind; a second one ends us. */
+static void catch_signals(void)
+{
+    struct sigaction a = {.sa_handler = on_stop, .sa_flags = (int)SA_RESETHAND};
+
+    sigaction(SIGINT, &a, NULL);
+    sigaction(SIGTERM, &a, NULL);
+}
+
 /* Rows go to a file beside the named one, which takes its name when all are written. */
 static int run_score(const struct score_opts *o, struct hub *h, const char *path,
                      struct scorefile_stats *st, struct err *e)
@@ -135,7 +152,8 @@ static int run_score(const struct score_opts *o, struct hub *h, const char *path
                                 .response_key = o->response_key,
                                 .label_key = o->label_key,
                                 .metadata_key = o->metadata_key,
-                                .group = o->set.group};
+                                .group = o->set.group,
+                                .stop = &score_stop};
     char *part = NULL;
     int rc = in ? STATUS_OK : ERR(e, STATUS_INPUT, "%s: %s", path, strerror(errno));
 
@@ -149,7 +167,12 @@ static int run_score(const struct score_opts *o, struct hub *h, const char *path
     }
     if (rc == STATUS_OK) {
         so.out = out;
+        catch_signals();
         rc = scorefile_run(h, in, path, &so, st, e);
+    }
+    if (rc == STATUS_OK && score_stop) {
+        rc = ERR(e, STATUS_FAIL, "stopped by signal %d after %lld rows", (int)score_stop,
+                 (long long)st->rows);
     }
     if (part && out && fclose(out) != 0 && rc == STATUS_OK) {
         rc = ERR(e, STATUS_IO, "%s: %s", part, strerror(errno));

@@ -13,6 +13,7 @@
 #ifndef REWARD_SCOREFILE_H
 #define REWARD_SCOREFILE_H
 
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -20,9 +21,9 @@
 
 struct scorefile_opts {
     const char *prompt_key, *response_key, *label_key, *metadata_key; /* NULL: names as above */
-    int group;                /* 1: neighbours with the same group_index are scored together */
-    FILE *out;                /* NULL: rows are only counted */
-    const volatile int *stop; /* not 0: what was read is finished, the rest is left */
+    int group; /* 1: neighbours with the same group_index are scored together */
+    FILE *out; /* NULL: rows are only counted */
+    const volatile sig_atomic_t *stop;     /* not 0: what was read is finished, the rest is left */
     void (*tick)(void *arg, int64_t rows); /* now and then; NULL: none */
     void *arg;
 };
