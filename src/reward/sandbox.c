@@ -649,6 +649,10 @@ static void slot_ended(struct sandbox *s, struct slot *t)
         }
         return;
     }
+    if (b->reply.status == -1 && (b->reply.error == EACCES || b->reply.error == EPERM)) {
+        slot_finish(s, t, "this system lets no program in memory be run (vm.memfd_noexec)");
+        return;
+    }
     v = judge_status(b, t->job, why, sizeof why);
     if (v == SANDBOX_CRASHED && program_killed(b) && !t->retried) {
         slot_again(s, t);

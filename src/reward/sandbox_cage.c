@@ -33,9 +33,13 @@ enum { NOBODY = 65534, MAX_WORDS = 192, FILTER_FD = 60, DATA_FD = 61, STACK = 8 
 
 int sandbox_memfd(const void *data, size_t n)
 {
-    int fd = memfd_create("sandbox", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING, exec = 0x10; /* MFD_EXEC, Linux 6.3 */
+    int fd = memfd_create("sandbox", flags | exec);
     const char *at = data;
 
+    if (fd < 0) { /* older, or a system that lets nothing in memory be run */
+        fd = memfd_create("sandbox", flags);
+    }
     while (fd >= 0 && n > 0) {
         ssize_t w = write(fd, at, n);
         if (w < 0 && errno != EINTR) {

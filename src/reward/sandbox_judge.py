@@ -11,6 +11,7 @@ import ast
 import builtins
 import json
 import os
+import symtable
 import sys
 
 MOST = 64 << 20
@@ -160,28 +161,29 @@ class Remote:
         return hash(self._at)
 
 
+def globals_of(table, used, made):
+    """Names of the module's level that a scope and those in it use, and those that they make."""
+    module = table.get_type() == "module"
+    for symbol in table.get_symbols():
+        if module or symbol.is_global():
+            if symbol.is_referenced():
+                used.add(symbol.get_name())
+            if symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace():
+                made.add(symbol.get_name())
+    for inner in table.get_children():
+        globals_of(inner, used, made)
+
+
 def foreign(tree):
-    """The names that the program has to give: used and not made by the tests, not Python's own."""
-    made, used, modules, first = set(), [], set(), None
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            (used if isinstance(node.ctx, ast.Load) else []).append(node.id)
-            if not isinstance(node.ctx, ast.Load):
-                made.add(node.id)
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            made.add(node.name)
-        elif isinstance(node, ast.arg):
-            made.add(node.arg)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            made.update((a.asname or a.name).partition(".")[0] for a in node.names)
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            made.add(node.name)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            modules.add(node.value.id)
+    """The names that the program has to give: used and not made by the tests, not Python's own; and
+    the modules that the tests use without importing them."""
+    used, made = set(), set()
+    globals_of(symtable.symtable(source, "tests", "exec"), used, made)
     known = getattr(sys, "stdlib_module_names", ("math", "re", "collections", "itertools"))
-    modules = {name for name in modules if name in known and name not in made}
-    names = {name for name in used
-             if name not in made and name not in modules and not hasattr(builtins, name)}
+    modules = {node.value.id for node in ast.walk(tree)
+               if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)}
+    modules = {name for name in modules if name in used and name in known and name not in made}
+    names = {name for name in used - made - modules if not hasattr(builtins, name)}
     if not names:
         # The tested function has the name of one of Python's: it is the one that is called first.
         calls = [node for node in ast.walk(tree)

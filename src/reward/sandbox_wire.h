@@ -6,8 +6,9 @@
  *     -> struct sandbox_wire_case, blob; descriptors     per case
  *     <- struct sandbox_wire_reply                       after all processes of the case are gone
  *
- * The reply comes from a place where hostile code may have been: it is believed as far as the
- * program harms only itself by lying. */
+ * The first process cannot be reached by the others: no signal, no ptrace, and not dumpable, so
+ * that /proc has its memory closed. Still its reply is believed only as far as it says how a
+ * program ended; whether the output is right is found outside. */
 #ifndef REWARD_SANDBOX_WIRE_H
 #define REWARD_SANDBOX_WIRE_H
 

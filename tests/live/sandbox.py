@@ -392,8 +392,8 @@ def signals(host_pid):
                        "        os.setsid()\n        time.sleep(60)\n"),
            dict(source=wrap("n = [p for p in os.listdir('/proc') if p.isdigit()]\n"
                             "if len(n) != 2: print('ESCAPED', n)\nraise Held('nothing')")))
-    scheme("process 1 overwritten", lambda r: None if not r[0]["failed"] and r[0]["passed"] == 0
-           else "failed: " + r[0]["reason"],
+    scheme("process 1 overwritten", lambda r: None if "PermissionError" in r[0]["reason"]
+           else "not refused: " + r[0]["reason"],
            dict(source="import os, re\nfd = os.open('/proc/1/mem', os.O_RDWR)\n"
                        "for line in open('/proc/1/maps'):\n"
                        "    m = re.match(r'(\\w+)-(\\w+) rw', line)\n    if m:\n"
