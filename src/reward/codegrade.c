@@ -614,6 +614,17 @@ int codegrade_open(const struct codegrade_opts *o, struct codegrade **out, struc
     return 0;
 }
 
+int codegrade_check(const json_t *sample, struct err *e)
+{
+    struct made m = {.cases = NULL};
+    int rc;
+
+    arena_init(&m.a, 1 << 14);
+    rc = read_sample(&m, sample, e);
+    arena_fini(&m.a);
+    return rc;
+}
+
 int codegrade_submit(struct codegrade *c, void *user, const json_t *sample, struct err *e)
 {
     const json_t *response = json_object_get(sample, "response");
