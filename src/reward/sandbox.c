@@ -238,6 +238,7 @@ int sandbox_submit(struct sandbox *s, const struct sandbox_job *from, struct err
     s->queued_bytes += j->bytes;
     s->pending++;
     s->native_seen |= j->j.language == SANDBOX_NATIVE;
+    s->start_failures = s->start_failures < MAX_START_FAILURES ? s->start_failures : 0;
     return 0;
 }
 

@@ -576,6 +576,11 @@ int sandbox_cage_spawn(const struct sandbox_cage *c, const struct proc_opts *o,
         rc = proc_spawn(p, &own, e);
         if (rc == STATUS_NOTFOUND) {
             rc = ERR(e, STATUS_NOTFOUND, INSTALL_BWRAP);
+        } else if (rc != 0 && prep.root && c->stage) {
+            rc = ERR(e, STATUS_UNSUPPORTED,
+                     "sandboxes run as nobody, who cannot be shown the interpreter's folder here: "
+                     "use one that every user can reach, as /usr/bin/python3 (%s)",
+                     c->python);
         }
     }
     for (int i = o->nshares; i < n; i++) {

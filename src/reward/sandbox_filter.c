@@ -5,6 +5,7 @@
  * walk over numbers and six looks at an argument, and the table needs no library on the user's
  * machine. Refusals, from mild to hard:
  *   ENOSYS   calls that are not listed: the C library falls back to older ones, which are;
+ *   ENOTSUP  extended attributes: as on a file system that has none;
  *   EPERM    calls that are known and meant to be refused, whatever the arguments, and listed calls
  *            with arguments that are not permitted (new namespaces, sockets other than AF_UNIX);
  *   SIGSYS   calls of another instruction set (32 bits, x32), which the numbers would not fit.
@@ -303,18 +304,6 @@ static const int refused[] = {
     SYS_inotify_init1,
     SYS_fanotify_init,
     SYS_io_setup,
-    SYS_setxattr,
-    SYS_lsetxattr,
-    SYS_fsetxattr,
-    SYS_getxattr,
-    SYS_lgetxattr,
-    SYS_fgetxattr,
-    SYS_listxattr,
-    SYS_llistxattr,
-    SYS_flistxattr,
-    SYS_removexattr,
-    SYS_lremovexattr,
-    SYS_fremovexattr,
     SYS_timer_create,
     SYS_timerfd_create,
     SYS_signalfd4,
@@ -349,6 +338,13 @@ static const int refused[] = {
     SYS_uselib,
     SYS_ustat,
 #endif
+};
+
+/* Answered with ENOTSUP, as a file system without them does: programs that copy files go on. */
+static const int unsupported[] = {
+    SYS_setxattr,   SYS_lsetxattr,   SYS_fsetxattr,    SYS_getxattr,
+    SYS_lgetxattr,  SYS_fgetxattr,   SYS_listxattr,    SYS_llistxattr,
+    SYS_flistxattr, SYS_removexattr, SYS_lremovexattr, SYS_fremovexattr,
 };
 
 static const unsigned prctl_ok[] = {PR_SET_PDEATHSIG, PR_GET_PDEATHSIG,    PR_GET_DUMPABLE,
@@ -420,6 +416,7 @@ static void assemble(struct asmb *a)
 #endif
     put_list(a, permitted, COUNT(permitted), SECCOMP_RET_ALLOW);
     put_list(a, refused, COUNT(refused), SECCOMP_RET_ERRNO | EPERM);
+    put_list(a, unsupported, COUNT(unsupported), SECCOMP_RET_ERRNO | ENOTSUP);
     /* clone: its low byte is a signal number, where NEWTIME's bit lies too; clone does not know
      * NEWTIME. clone3 keeps its flags in memory, where no filter can look: it is not listed, and
      * the C library goes on with clone. */

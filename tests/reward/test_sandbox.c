@@ -120,6 +120,37 @@ static void test_verdicts(void **state)
            SANDBOX_PASSED, "passed");
 }
 
+/* What ordinary programs use works: the list of permitted calls is long enough. */
+static void test_ordinary(void **state)
+{
+    static const char *const sources[] = {
+        "import asyncio\nasync def m():\n await asyncio.sleep(0.01)\n print(7)\nasyncio.run(m())",
+        "from multiprocessing import Pool\ndef f(x): return x\nwith Pool(2) as p:\n"
+        " print(sum(p.map(f, [1, 2, 4])))",
+        "import sys\nsys.setrecursionlimit(10**6)\ndef f(n): return n and 1 + f(n - 1)\n"
+        "print(f(30000) - 29993)",
+        "import threading\nthreading.stack_size(1 << 27)\nt = threading.Thread(target=print, "
+        "args=(7,))\nt.start()\nt.join()",
+        "import tempfile, os, shutil\nd = tempfile.mkdtemp()\nopen(d + '/x', 'w').write('7')\n"
+        "shutil.copy2(d + '/x', d + '/y')\nprint(open(d + '/y').read())",
+        "import pickle, dataclasses\n@dataclasses.dataclass\nclass A:\n x: int\n"
+        "print(pickle.loads(pickle.dumps(A(7))).x)",
+        "import sqlite3, random, uuid, datetime, decimal, fractions, statistics, typing, re, json\n"
+        "c = sqlite3.connect(':memory:')\nprint(c.execute('select 7').fetchone()[0])",
+        "import sys\nprint(len(sys.stdin.buffer.read()) + 3)",
+        "import signal, time\nsignal.signal(signal.SIGALRM, lambda *a: print(7))\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.05)\ntime.sleep(0.3)",
+        "from concurrent.futures import ThreadPoolExecutor as T\nprint(sum(T(4).map(int, '1123')))",
+        "import select, socket\na, b = socket.socketpair()\na.send(b'7')\n"
+        "select.select([b], [], [], 1)\nprint(b.recv(1).decode())",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
+        expect(sources[i], SANDBOX_PASSED, "passed");
+    }
+}
+
 static void test_wall_clock(void **state)
 {
     static const char source[] = "import time\ntime.sleep(60)";
@@ -545,13 +576,13 @@ static void test_compare(void **state)
 int main(void)
 {
     const struct CMUnitTest all[] = {
-        cmocka_unit_test(test_compare),      cmocka_unit_test(test_verdicts),
-        cmocka_unit_test(test_wall_clock),   cmocka_unit_test(test_cases),
-        cmocka_unit_test(test_native),       cmocka_unit_test(test_call),
-        cmocka_unit_test(test_asserts),      cmocka_unit_test(test_bad_tests),
-        cmocka_unit_test(test_refusals),     cmocka_unit_test(test_nothing_left),
-        cmocka_unit_test(test_spare_killed), cmocka_unit_test(test_program_killed),
-        cmocka_unit_test(test_spawn),
+        cmocka_unit_test(test_compare),        cmocka_unit_test(test_verdicts),
+        cmocka_unit_test(test_ordinary),       cmocka_unit_test(test_wall_clock),
+        cmocka_unit_test(test_cases),          cmocka_unit_test(test_native),
+        cmocka_unit_test(test_call),           cmocka_unit_test(test_asserts),
+        cmocka_unit_test(test_bad_tests),      cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_nothing_left),   cmocka_unit_test(test_spare_killed),
+        cmocka_unit_test(test_program_killed), cmocka_unit_test(test_spawn),
     };
     return cmocka_run_group_tests(all, open_pool, close_pool);
 }
