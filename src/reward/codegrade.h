@@ -64,7 +64,8 @@ int codegrade_poll(struct codegrade *c, double wait_s, struct codegrade_result *
 int codegrade_pending(const struct codegrade *c);
 void codegrade_close(struct codegrade *c); /* NULL is fine */
 
-/* 0 when the tests of a sample can be understood, else STATUS_INPUT with the cause; runs nothing. */
+/* 0 when the tests of a sample can be understood, else STATUS_INPUT with the cause; runs nothing.
+ */
 int codegrade_check(const json_t *sample, struct err *e);
 /* The program of a response: 1 with its place, 0 when there is none. */
 int codegrade_program(const char *response, size_t n, const char **program, size_t *len);
