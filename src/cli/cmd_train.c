@@ -260,6 +260,23 @@ static void train_lengths_key(const struct train *t, char hex[65])
     free(kwargs);
 }
 
+/* Not all prompts were measured: memory is planned for longer ones than were seen. */
+static void train_guess_longest(struct train *t)
+{
+    struct train_prompts *p = &t->train;
+    int64_t most = (int64_t)t->positions - p->response;
+    int seen = p->longest;
+
+    if (seen < most) {
+        p->longest = (int)(2 * (int64_t)seen < most ? 2 * (int64_t)seen : most);
+    }
+    log_info(DATA,
+             "%lld prompts, of which %lld were measured: %d tokens at most. Room is made for %d; a "
+             "longer one ends the run, or give --rollout-max-prompt-len",
+             (long long)prompts_count(t->data), (long long)prompts_measured(t->data), seen,
+             p->longest);
+}
+
 static int train_open_data(struct train *t, struct err *e)
 {
     const struct train_opts *o = &t->o;
@@ -303,8 +320,7 @@ static int train_open_data(struct train *t, struct err *e)
         p.cache = NULL;
         mem_free(cache);
         if (rc == STATUS_OK && prompts_measured(t->data) < prompts_count(t->data)) {
-            log_info(DATA, "%lld prompts; lengths of %lld of them, with the longest texts, count",
-                     (long long)prompts_count(t->data), (long long)prompts_measured(t->data));
+            train_guess_longest(t);
         }
         if (rc == STATUS_OK && prompts_dropped(t->data)) {
             log_warn(DATA,

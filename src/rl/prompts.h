@@ -54,12 +54,12 @@ struct prompts_opts {
     /* Rows with more tokens are dropped; 0: none. All rows are measured then, but for those whose
      * text has at most sure_bytes bytes: the caller knows that they are short enough. */
     int64_t max_tokens, sure_bytes;
-    /* Of more rows than this, only so many are measured where the filter does not need them all:
-     * the longest ones and others spread evenly. 0: 16384. */
-    int64_t probe;
-    /* A file that keeps what the filter found out for the next opening of the same rows, where more
-     * than `probe` had to be measured; NULL: none. cache_key stands for all that `tokens` depends
-     * on besides the rows. */
+    /* Up to so many rows all are measured. Of more, where the filter does not need them all, some
+     * thousands are: the longest texts and others spread evenly. 0: 200000. */
+    int64_t full;
+    /* A file that keeps what the filter found out about more than `full` rows for the next opening
+     * of the same ones; NULL: none. cache_key stands for all that `tokens` depends on besides the
+     * rows. */
     const char *cache, *cache_key;
 };
 

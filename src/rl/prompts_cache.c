@@ -87,7 +87,7 @@ static void hash_text(struct sha256 *s, const char *text)
 /* Everything that the lengths and the rows' numbers depend on. */
 static void hash_source(const struct prompts *p, const struct prompts_opts *o, uint8_t out[32])
 {
-    int64_t nums[] = {o->skip_bad, o->max_tokens, o->sure_bytes, o->probe, p->n, p->skipped};
+    int64_t nums[] = {o->skip_bad, o->max_tokens, o->sure_bytes, o->full, p->n, p->skipped};
     struct sha256 s;
 
     sha256_init(&s);

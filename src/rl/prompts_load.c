@@ -11,9 +11,10 @@
 #include "base/thread.h"
 #include "rl/prompts_int.h"
 
-#define SHOWN_BAD  8 /* bad rows that are logged one by one */
-#define PROBE_ROWS 16384
-#define PROBE_LONG 1024 /* of these the ones with the longest text */
+#define SHOWN_BAD  8      /* bad rows that are logged one by one */
+#define FULL_ROWS  200000 /* up to so many all are measured, */
+#define PROBE_ROWS 16384  /* else so many, */
+#define PROBE_LONG 1024   /* of these the ones with the longest text */
 #define TASK_ROWS  64
 #define WAVE_TASKS 256
 
@@ -358,11 +359,12 @@ static int chosen(const struct prompts *p, struct choice *c, int64_t i)
 static struct choice choose(const struct load *l)
 {
     const struct prompts_opts *o = l->o;
-    int64_t probe = o->probe > 0 ? o->probe : PROBE_ROWS;
+    int64_t full = o->full > 0 ? o->full : FULL_ROWS;
+    int64_t probe = PROBE_ROWS < full ? PROBE_ROWS : full;
     int64_t longest = PROBE_LONG < probe ? PROBE_LONG : probe;
     struct choice c = {INT64_MAX, INT64_MAX, 0, 1};
 
-    if (l->p->n > probe) {
+    if (l->p->n > full) {
         c.sure = o->max_tokens > 0 ? o->sure_bytes : INT64_MAX;
         c.longest = long_bytes(l->p, longest);
         c.nlongest = longest;
@@ -450,8 +452,8 @@ static void apply_lengths(struct load *l, const struct prompts_lengths *x)
 static int filter(struct load *l)
 {
     const struct prompts_opts *o = l->o;
-    int64_t probe = o->probe > 0 ? o->probe : PROBE_ROWS;
-    int kept = o->cache && o->max_tokens > 0 && l->p->n > probe, rc = 0;
+    int64_t full = o->full > 0 ? o->full : FULL_ROWS;
+    int kept = o->cache && o->max_tokens > 0 && l->p->n > full, rc = 0;
     struct prompts_lengths x;
 
     prompts_lengths_init(&x, l->p->n);

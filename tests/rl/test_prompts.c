@@ -183,7 +183,7 @@ static void filter(void **state)
                                .arg = &l,
                                .max_tokens = 4999,
                                .sure_bytes = 32,
-                               .probe = 100};
+                               .full = 100};
     struct prompts *p;
     (void)state;
     write_rows(9);
@@ -238,7 +238,7 @@ static void kept_lengths(void **state)
                              .seen = seen_number,
                              .arg = &l,
                              .max_tokens = 499,
-                             .probe = 100,
+                             .full = 100,
                              .cache = cache,
                              .cache_key = "one",
                              .shuffle = 1};
