@@ -352,14 +352,9 @@ static inline void fakeport_open(struct fakeport *f, uint64_t order)
     f->stop_after_steps = -1;
     sha256_init(&f->digest);
     f->rollout = (struct rollout_port){.submit = fakeport_submit, .poll = fakeport_poll, .self = f};
-    f->train = (struct trainer_port){fakeport_score,
-                                     fakeport_score_ref,
-                                     fakeport_score_ref,
-                                     fakeport_step,
-                                     fakeport_save,
-                                     fakeport_export,
-                                     fakeport_version,
-                                     f};
+    f->train =
+        (struct trainer_port){fakeport_score, fakeport_score_ref, fakeport_score_ref, fakeport_step,
+                              fakeport_save,  fakeport_export,    fakeport_version,   f};
     f->world = (struct world){fakeport_now, fakeport_stopping, f};
 }
 
