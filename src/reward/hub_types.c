@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 
 #include "base/buf.h"
 #include "base/mem.h"
@@ -31,18 +32,24 @@ const char *hub_class_name(enum hub_class c)
 
 void hub_line(char *out, size_t size, const char *s, size_t n)
 {
-    int cut = n >= size;
+    const uint8_t *p = (const uint8_t *)s, *end = p + n;
+    size_t at = 0, keep = 0; /* keep: where "..." still fits */
 
-    if (cut) {
-        n = size - 4;
-        while (n && ((unsigned char)s[n] & 0xc0) == 0x80) {
-            n--;
+    while (p < end) {
+        utf8proc_int32_t c;
+        utf8proc_ssize_t k = utf8proc_iterate(p, end - p, &c);
+        char one = k <= 0 ? '?' : c < ' ' || (c >= 0x7f && c < 0xa0) ? ' ' : 0;
+        size_t len = one ? 1 : (size_t)k;
+        if (at + len >= size) {
+            memcpy(out + keep, "...", 4);
+            return;
         }
+        memcpy(out + at, one ? (const void *)&one : p, len);
+        at += len;
+        keep = at + 4 <= size ? at : keep;
+        p += k > 0 ? k : 1;
     }
-    for (size_t i = 0; i < n; i++) {
-        out[i] = (unsigned char)s[i] < ' ' || s[i] == 127 ? ' ' : s[i];
-    }
-    memcpy(out + n, cut ? "..." : "", cut ? 4 : 1);
+    out[at] = 0;
 }
 
 void hub_say(struct hub_task *t, enum hub_class why, const char *fmt, ...)

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/proc.h"
 #include "base/status.h"
+#include "reward/hub_int.h"
 
 enum { WINDOW = 4096, TOLD = 20, GROUP_MAX = 1024 };
 static const size_t LINE_MAX_BYTES = (size_t)64 << 20;
@@ -132,8 +133,8 @@ static void bad_line(struct score *s, struct slot *p, const char *reason)
     s->st->bad++;
     p->done = 1;
     p->r.failed = 1;
-    snprintf(p->r.reason, sizeof p->r.reason, "%s", reason);
-    tell(s, p->line, reason);
+    hub_line(p->r.reason, sizeof p->r.reason, reason, strlen(reason));
+    tell(s, p->line, p->r.reason);
 }
 
 /* ---- writing ---- */

@@ -268,6 +268,15 @@ static void test_reasons(void **state)
     h = open_type("dapo", "score");
     says(h, pair("Answer: 41", "42"), -1, HUB_WRONG, "dapo: 41 is not 42");
     says(h, pair("Answer: 42", "42"), 1, HUB_RIGHT, "dapo: 42 is 42");
+    for (int i = 90; i < 110; i++) { /* a label that is cut somewhere in a character */
+        char label[300];
+        memset(label, 'x', (size_t)i);
+        memcpy(label + i, "\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac", 13);
+        struct hub_result c = ask(h, pair("Answer: 1", label));
+        json_t *whole = json_string(c.reason);
+        assert_true(c.failed && whole);
+        json_decref(whole);
+    }
     says(h, pair("42", "42"), -1, HUB_NO_ANSWER,
          "dapo: no \"Answer: ...\" in the last 300 characters");
     hub_close(h);
@@ -596,12 +605,12 @@ int main(void)
         cmocka_unit_test(test_deterministic_random),
         cmocka_unit_test(test_choice),
         cmocka_unit_test(test_reasons),
-        cmocka_unit_test(test_algebra),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_dapo),
         cmocka_unit_test(test_f1),
         cmocka_unit_test(test_queue),
         cmocka_unit_test(test_custom),
+        cmocka_unit_test(test_algebra),
     };
     log_set_level(LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

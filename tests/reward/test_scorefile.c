@@ -155,6 +155,11 @@ static void test_nothing(void **state)
     rows = score(&ho, "\0\0\0\n", 4, &o, &st);
     assert_int_equal(st.bad, 1);
     json_decref(rows);
+    /* what jansson says of a line may have bytes of it */
+    rows = score(&ho, "\xff\xfe\n[\"\xff\"]\n\xe2\x82x\n\x9b[2J\n", 17, &o, &st);
+    assert_int_equal(st.bad, 4);
+    assert_int_equal(json_array_size(rows), 4);
+    json_decref(rows);
 }
 
 int main(void)
