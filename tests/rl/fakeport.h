@@ -71,27 +71,33 @@ static inline void fakeport_text(const char *name, const char *text)
 /* Ids 0-9 digits, 10-35 letters, 36 the blank, 37 the end token. */
 enum { FAKEPORT_VOCAB = 38, FAKEPORT_END = 37 };
 
+/* Its tokenizer.json. */
+static inline void fakeport_tokenizer_json(struct buf *b)
+{
+    buf_init(b, 1 << 16);
+    buf_str(b, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[{"
+               "\"id\":37,\"content\":\"<end>\",\"single_word\":false,\"lstrip\":false,"
+               "\"rstrip\":false,\"normalized\":false,\"special\":true}],\"normalizer\":null,"
+               "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+               "\"trim_offsets\":true,\"use_regex\":true},\"post_processor\":null,\"decoder\":{"
+               "\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,"
+               "\"use_regex\":true},\"model\":{\"type\":\"BPE\",\"dropout\":null,"
+               "\"unk_token\":null,\"continuing_subword_prefix\":null,"
+               "\"end_of_word_suffix\":null,\"fuse_unk\":false,\"byte_fallback\":false,"
+               "\"ignore_merges\":false,\"vocab\":{");
+    for (int i = 0; i < 36; i++) {
+        buf_printf(b, "\"%c\":%d,", i < 10 ? '0' + i : 'a' + i - 10, i);
+    }
+    buf_str(b, "\"\\u0120\":36,\"<end>\":37},\"merges\":[]}}");
+    assert_int_equal(buf_status(b), 0);
+}
+
 static inline struct tokenizer *fakeport_tokenizer(void)
 {
     struct buf b;
     struct tokenizer *t = NULL;
     struct err e = {0};
-    buf_init(&b, 1 << 16);
-    buf_str(&b, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[{"
-                "\"id\":37,\"content\":\"<end>\",\"single_word\":false,\"lstrip\":false,"
-                "\"rstrip\":false,\"normalized\":false,\"special\":true}],\"normalizer\":null,"
-                "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
-                "\"trim_offsets\":true,\"use_regex\":true},\"post_processor\":null,\"decoder\":{"
-                "\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,"
-                "\"use_regex\":true},\"model\":{\"type\":\"BPE\",\"dropout\":null,"
-                "\"unk_token\":null,\"continuing_subword_prefix\":null,"
-                "\"end_of_word_suffix\":null,\"fuse_unk\":false,\"byte_fallback\":false,"
-                "\"ignore_merges\":false,\"vocab\":{");
-    for (int i = 0; i < 36; i++) {
-        buf_printf(&b, "\"%c\":%d,", i < 10 ? '0' + i : 'a' + i - 10, i);
-    }
-    buf_str(&b, "\"\\u0120\":36,\"<end>\":37},\"merges\":[]}}");
-    assert_int_equal(buf_status(&b), 0);
+    fakeport_tokenizer_json(&b);
     assert_ok(tokenizer_open(b.data, &t, &e), &e);
     buf_fini(&b);
     return t;
