@@ -457,6 +457,11 @@ static int compare_matrices(struct ctx *c, const node *t, const node *g)
     return same == 1 ? say(c, 1, "equal matrix or vector") : same;
 }
 
+static int is_zero(const node *x)
+{
+    return x->op == MATHREAD_NUM && x->text[strspn(x->text, "0.")] == 0;
+}
+
 static int compare_ratios(struct ctx *c, node *t, node *g)
 {
     if (t->op != MATHREAD_RATIO || g->op != MATHREAD_RATIO) {
@@ -469,6 +474,11 @@ static int compare_ratios(struct ctx *c, node *t, node *g)
     }
     if (t->n != g->n) {
         return say(c, 0, "different number of parts of a ratio: %d != %d", g->n, t->n);
+    }
+    for (int i = 0; i < t->n; i++) {
+        if (is_zero(t->kid[i]) || is_zero(g->kid[i])) { /* 5:00 is a time rather */
+            return compare_in_order(c, t, g);
+        }
     }
     for (int i = 1; i < t->n; i++) {
         node *x = mathread_make(&c->a, MATHREAD_MUL, t->kid[i], g->kid[0]);
@@ -504,6 +514,12 @@ static node *solved(const node *x)
         return NULL;
     }
     return x->kid[x->n - 1];
+}
+
+/* f(x) */
+static int is_function(const node *x)
+{
+    return x->op == MATHREAD_MUL && x->kid[0]->op == MATHREAD_SYM && x->kid[1]->grouped;
 }
 
 static int same_name(struct ctx *c, node *a, node *b)
@@ -545,7 +561,7 @@ static int compare_equations(struct ctx *c, node *t, node *g)
     }
     if (is_asked(t->kid[0]) && is_asked(g->kid[0])) {
         int name = same_name(c, t->kid[0], g->kid[0]);
-        int function = t->kid[0]->op == MATHREAD_MUL || g->kid[0]->op == MATHREAD_MUL;
+        int function = is_function(t->kid[0]) || is_function(g->kid[0]);
         if (name || function) {
             same = compare(c, t->kid[1], g->kid[1]);
             if (same == 1) {

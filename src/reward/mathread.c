@@ -1267,6 +1267,13 @@ static node *parse_product(struct parser *p)
             node *y = parse_factor(p);
             int within = y && x->op == MATHREAD_SYM && y->op == MATHREAD_TUPLE &&
                          (y->open == '[' || y->close == ']');
+            if (y && x->op == MATHREAD_SYM && y->grouped && y->op == MATHREAD_NUM &&
+                strcmp(y->text, "0") == 0) {
+                char *name = arena_alloc(p->a, strlen(x->text) + 4);
+                strcat(strcpy(name, x->text), "(0)");
+                x = leaf(p, MATHREAD_SYM, name); /* f(0), not f times nothing */
+                continue;
+            }
             x = make2(p, within ? MATHREAD_IN : MATHREAD_MUL, x, y); /* t(0,4] has lost its sign */
         } else {
             break;

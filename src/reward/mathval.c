@@ -68,6 +68,7 @@ struct num {
 struct eval {
     struct mathval *m;
     int prec, point;
+    int wide; /* variables go far: there is a rounding to whole numbers in the formula */
 };
 
 static void num_init(const struct eval *v, struct num *x)
@@ -569,6 +570,9 @@ static void sample(const struct eval *v, const char *name, struct num *out)
     mpfr_div_2ui(out->re, out->re, 53, MPFR_RNDN);
     mpfr_mul_d(out->re, out->re, width[v->point], MPFR_RNDN);
     mpfr_add_d(out->re, out->re, base[v->point], MPFR_RNDN);
+    if (v->wide) {
+        mpfr_mul_ui(out->re, out->re, (unsigned long)(1 + 11 * v->point * v->point), MPFR_RNDN);
+    }
 }
 
 static int eval_literal(const struct eval *v, node *x, struct num *out)
@@ -931,9 +935,9 @@ static int compare_at(const struct eval *v, node *a, node *b)
 }
 
 /* Tries the low precision first; equal needs the high one too. */
-static int compare_twice(struct mathval *m, node *a, node *b, int point)
+static int compare_twice(struct mathval *m, node *a, node *b, int point, int wide)
 {
-    struct eval v = {m, LOW_PREC, point};
+    struct eval v = {m, LOW_PREC, point, wide};
     int rc = compare_at(&v, a, b);
 
     if (rc == 0 || m->spent) {
@@ -946,20 +950,96 @@ static int compare_twice(struct mathval *m, node *a, node *b, int point)
     return compare_at(&v, a, b);
 }
 
+static int has_rounding(node *x)
+{
+    if (x->op == MATHREAD_FUNC && (x->fn == MATHLEX_FN_FLOOR || x->fn == MATHLEX_FN_CEIL)) {
+        return 1;
+    }
+    for (int i = 0; i < x->n; i++) {
+        if (has_rounding(x->kid[i])) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* The names in x that are not in the list yet; 0 when there are too many. */
+static int collect(node *x, const char **names, int *n, int max)
+{
+    int known = x->op != MATHREAD_SYM && x->op != MATHREAD_WORD;
+
+    for (int i = 0; i < *n && !known; i++) {
+        known = strcmp(names[i], x->text) == 0;
+    }
+    if (!known) {
+        if (*n == max) {
+            return 0;
+        }
+        names[(*n)++] = x->text;
+    }
+    for (int i = 0; i < x->n; i++) {
+        if (!collect(x->kid[i], names, n, max)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Formulas that round to whole numbers differ, if they do, at whole numbers: those are tried one by
+ * one. 1, 0 or -1. */
+static int equal_at_whole(struct mathval *m, node *a, node *b)
+{
+    struct mathval_bound bound[4];
+    const char *names[4];
+    struct eval v = {m, LOW_PREC, 0, 0};
+    int n = 0, good = 0;
+    mpq_t p, q;
+
+    if (!collect(a, names, &n, 4) || !collect(b, names, &n, 4)) {
+        return -1;
+    }
+    mpq_init(p);
+    mpq_init(q);
+    for (int k = -4; k <= 40 && good >= 0; k++) {
+        int rc;
+        for (int i = 0; i < n; i++) {
+            long far = (long)(mix((uint64_t)(k + 10) * 8 + (uint64_t)i) % 30) + 1;
+            bound[i] = (struct mathval_bound){i ? &bound[i - 1] : NULL, names[i], i ? far : k};
+        }
+        m->bound = &bound[n - 1];
+        if (mathexact_eval(m, a, p) && mathexact_eval(m, b, q)) {
+            rc = mpq_equal(p, q);
+        } else {
+            rc = compare_at(&v, a, b);
+        }
+        good = rc == 0 ? -1 : good + (rc == 1);
+    }
+    m->bound = NULL;
+    mpq_clear(p);
+    mpq_clear(q);
+    return good < 0 ? 0 : good >= 20 ? 1 : -1;
+}
+
 /* At all points; 1, 0 or -1. */
 static int equal_in_mode(struct mathval *m, node *a, node *b)
 {
-    int good = 0, rc;
+    int good = 0, rc, wide = has_rounding(a) || has_rounding(b);
 
     if (mathval_is_constant(a) && mathval_is_constant(b)) {
-        rc = compare_twice(m, a, b, 0);
+        rc = compare_twice(m, a, b, 0, 0);
         return rc < 0 ? -1 : rc;
+    }
+    if (wide) {
+        rc = equal_at_whole(m, a, b);
+        if (rc != 1) {
+            return rc;
+        }
     }
     for (int i = 0; i < POINTS && good < POINTS - 2; i++) {
         if (good < 2) {
-            rc = compare_twice(m, a, b, i);
+            rc = compare_twice(m, a, b, i, wide);
         } else {
-            struct eval v = {m, LOW_PREC, i};
+            struct eval v = {m, LOW_PREC, i, wide};
             rc = compare_at(&v, a, b);
         }
         if (rc == 0) {
@@ -1023,7 +1103,7 @@ static int ratio_at(const struct eval *v, node *a, node *b, struct num *r)
 
 static int proportional(struct mathval *m, node *a, node *b, int *sign)
 {
-    struct eval v = {m, LOW_PREC, 0};
+    struct eval v = {m, LOW_PREC, 0, 0};
     struct num first, r, d;
     int good = 0, rc = OK, out = 1;
 
@@ -1094,7 +1174,7 @@ static int sign_at(const struct eval *v, node *a, node *b)
 
 int mathval_order(struct mathval *m, node *a, node *b, int *order)
 {
-    struct eval v = {m, LOW_PREC, 0};
+    struct eval v = {m, LOW_PREC, 0, 0};
     int same, sign;
 
     if (!mathval_is_constant(a) || !mathval_is_constant(b)) {
@@ -1143,7 +1223,7 @@ static node *decimal(node *x, int digits, long *after)
 
 int mathval_rounds(struct mathval *m, node *a, node *b, int digits)
 {
-    struct eval v = {m, LOW_PREC, 0};
+    struct eval v = {m, LOW_PREC, 0, 0};
     struct num x, y, d;
     long after = 0;
     mpfr_t half;
@@ -1177,7 +1257,7 @@ int mathval_rounds(struct mathval *m, node *a, node *b, int digits)
 
 void mathval_show(struct mathval *m, node *a, char *out, size_t n)
 {
-    struct eval v = {m, LOW_PREC, 0};
+    struct eval v = {m, LOW_PREC, 0, 0};
     struct num x;
     mpq_t q;
 

@@ -78,6 +78,9 @@ def all_pairs(folder, n, limit):
         forms = math_pairs.rewritten(label, r)
         for name, text in r.sample(forms, min(2, len(forms))):
             out.append({"kind": f"label, {name}", "truth": label, "given": text, "equal": True})
+        text = math_pairs.spoiled(label, r)
+        if text:
+            out.append({"kind": "label, a digit changed", "truth": label, "given": text, "equal": False})
         out.append({"kind": "label, another", "truth": label, "given": ls[i - 1], "equal": None})
     return out
 

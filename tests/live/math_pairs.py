@@ -707,3 +707,14 @@ def rewritten(label, r):
     if re.fullmatch(r"[-+0-9a-z^{}\\ ]*(sqrt|pi)[-+0-9a-z^{}\\ ]*", label) and "text" not in label and "frac" not in label:
         out.append(("plus zero", f"{label} + 0"))
     return out
+
+
+def spoiled(label, r):
+    """The label with one digit changed, where that certainly changes its value; else None."""
+    if not re.fullmatch(r"-?[\d.]+|-?\\frac\{\d+\}\{\d+\}|-?\d*\\sqrt\{\d+\}|\(-?\d+, ?-?\d+\)", label):
+        return None
+    places = [i for i, c in enumerate(label) if c in "123456789"]
+    if not places:
+        return None
+    i = r.choice(places)
+    return label[:i] + r.choice([c for c in "123456789" if c != label[i]]) + label[i + 1:]

@@ -231,6 +231,9 @@ static void test_formulas(void **state)
         {"\\sin 2x", "2\\sin x"},
         {"2^{k-1}", "2^k-1"},
         {"LQSX", "LQXS"},
+        {"\\lfloor\\sqrt{n-1}\\rfloor", "\\lfloor\\sqrt{n}\\rfloor"},
+        {"\\lceil \\frac{n}{2} \\rceil", "\\lfloor \\frac{n}{2} \\rfloor"},
+        {"f(0)", "g(0)"},
         {"e^{\\pi\\sqrt{163}}", "262537412640768744"}, /* they differ by 7.5e-13 */
     };
     ALL(equal, 1);
@@ -335,6 +338,9 @@ static void test_structures(void **state)
         {"x+y<3", "x+y>3"},
         {"x+y<3", "x+y \\le 3"},
         {"f(x)=x-1", "x+1"},
+        {"AB=9", "AC=9"},
+        {"AB=9, CD=4", "CB=9, CD=4"},
+        {"\\angle A B_1 = 90", "\\angle A B_2 = 90"},
         {"1011_2", "1010_2"},
         {"1011_2", "11"},
         {"\\text{(B)}", "C"},
