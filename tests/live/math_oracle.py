@@ -2,7 +2,8 @@
 
 Three judges. Of a generated pair and of a rewritten label the truth is known by construction. Of two different
 labels it is not: where the two graders disagree there, sympy computes both to 60 digits; what has no number is in
-JUDGED, decided by reading.
+JUDGED, decided by reading. The formulas that Miles' rule would give to sympy are given to it, for comparison with
+our own zero test.
 """
 import collections
 import json
@@ -10,6 +11,7 @@ import logging
 import multiprocessing
 import os
 import random
+import re
 import subprocess
 import sys
 
@@ -85,9 +87,9 @@ def all_pairs(folder, n, limit):
     return out
 
 
-def ours(program, pairs):
+def ours(program, pairs, *flags):
     text = "".join(json.dumps([p["given"], p["truth"]]) + "\n" for p in pairs)
-    got = subprocess.run([program], input=text, capture_output=True, text=True, check=True).stdout.splitlines()
+    got = subprocess.run([program, *flags], input=text, capture_output=True, text=True, check=True).stdout.splitlines()
     if len(got) != len(pairs):
         sys.exit(f"math_oracle.py: {len(got)} verdicts for {len(pairs)} pairs")
     return [json.loads(line) for line in got]
@@ -144,6 +146,45 @@ def remembered(asked, path):
     return [known[a] for a in asked]
 
 
+def simplified(text):
+    """1 or 0: what sympy's simplify says of a formula of Miles' rule; None when it takes too long."""
+    import signal
+    import warnings
+    import sympy
+    from sympy.parsing import sympy_parser
+    warnings.simplefilter("ignore")
+
+    def late(*_):
+        raise TimeoutError
+    read = sympy_parser.standard_transformations + (sympy_parser.implicit_multiplication_application,)
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(20)
+    try:
+        return int(sympy.simplify(sympy_parser.parse_expr(text.replace("^", "**"), transformations=read)) == 0)
+    except TimeoutError:
+        return None
+    except Exception:
+        return 0
+    finally:
+        signal.alarm(0)
+
+
+def miles_formulas(program, pairs):
+    """Our zero test against sympy, on the formulas that Miles would give to it: how many, asked, different."""
+    formulas = {}
+    for row in ours(program, pairs, "--miles"):
+        text = row[0] if row else ""
+        letters = {c for c in text.replace("sqrt", "").replace("frac", "") if c.isalpha()}
+        if text and "," not in text and len(letters) <= 2 and not re.search(r"\^[{(]|\^\d+\^|\^\d\d", text):
+            formulas[text] = row[1]
+    with multiprocessing.get_context("spawn").Pool(int(os.environ.get("MATH_PROCESSES", "2"))) as pool:
+        said = pool.map(simplified, list(formulas), chunksize=20)
+    wrong = [(f, z, s) for (f, z), s in zip(formulas.items(), said) if z >= 0 and s is not None and z != s]
+    for f, z, s in wrong:
+        print(f"MILES: {f}: we {z}, sympy {s}", file=sys.stderr)
+    return len(formulas), sum(z < 0 for z in formulas.values()), len(wrong)
+
+
 def complex_number(side):
     import sympy
     if not side or not isinstance(side[0], sympy.Expr) or side[0].free_symbols:
@@ -196,9 +237,10 @@ def main():
         print(f"{len(rows[key]):5d} {key}: {rows[key][0][0]['given']!r} against {rows[key][0][0]['truth']!r}: "
               f"{rows[key][0][1][1]}", file=sys.stderr)
     print(f"slowest verdict of ours: {slow:.1f} ms", file=sys.stderr)
+    formulas, asked, differ = miles_formulas(program, [p for p in pairs if p["equal"] is not None][:int(n)])
     print(f"pairs={len(pairs)} agree={agree} disagree={counts['disagree']} we_wrong={counts['we_wrong']} "
-          f"we_unknown={counts['we_unknown']} they_wrong={counts['they_wrong']} undecided={counts['undecided']}")
-    sys.exit(1 if counts["we_wrong"] or counts["undecided"] or slow > 100 else 0)
+          f"we_unknown={counts['we_unknown']} they_wrong={counts['they_wrong']} undecided={counts['undecided']} miles_formulas={formulas} miles_asked={asked} miles_wrong={differ}")
+    sys.exit(1 if counts["we_wrong"] or counts["undecided"] or slow > 100 or differ else 0)
 
 
 def cell(text):
