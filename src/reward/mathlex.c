@@ -436,8 +436,8 @@ static int command_name(struct lexer *l, const char *s, size_t n)
     static const char skip[] =
         "left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr quad qquad "
         "displaystyle textstyle scriptstyle limits nolimits boxed fbox mathbf boldsymbol mathcal "
-        "mathit bf it bold phantom hspace enspace thinspace medspace thickspace rm hfill hline "
-        "middle nonumber allowbreak";
+        "mathit bf it bold enspace thinspace medspace thickspace rm hfill hline middle nonumber "
+        "allowbreak";
     static const char texts[] = "text mbox textbf textrm textit textsf texttt textnormal mathrm "
                                 "mathsf mathtt operatorname hbox emph textup mathop";
     static const char accents[] = "vec hat bar tilde dot ddot overline widehat widetilde "
@@ -456,6 +456,10 @@ static int command_name(struct lexer *l, const char *s, size_t n)
         if ((n == 4 || n == 5) && (*s == 'l' || *s == 'r') && l->s < l->end && *l->s == '.') {
             l->s++; /* \left. */
         }
+        l->space = 1;
+    } else if (in_words("phantom hphantom vphantom hspace vspace", s, n)) {
+        size_t len;
+        group_text(l, &len); /* what it takes is not seen */
         l->space = 1;
     } else if (in_words(texts, s, n)) {
         return command_text(l, s, n);

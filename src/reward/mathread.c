@@ -318,6 +318,21 @@ int mathread_unit(const char *text, int *dimension, double *num, double *den)
 
 /* ---- structures ---- */
 
+/* "for all x", "where k is a whole number": what an answer says about its letters. */
+static int is_condition(const struct mathlex_token *t)
+{
+    static const char *const words[] = {"for ", "where ", "with ", "when ", "for", "where", NULL};
+    const char *s = t->kind == MATHLEX_TEXT ? t->text + strspn(t->text, " ,;(") : "";
+
+    for (int i = 0; words[i]; i++) {
+        size_t n = strlen(words[i]);
+        if (strncmp(s, words[i], n) == 0 && (words[i][n - 1] == ' ' || !s[n])) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 /* Commas, semicolons, "and", "or". */
 static int take_separator(struct parser *p)
 {
@@ -361,13 +376,16 @@ static int closes(const struct parser *p)
 static int parse_items(struct parser *p, struct items *l)
 {
     for (;;) {
-        if (closes(p)) {
+        if (closes(p) || (l->n && is_condition(peek(p)))) {
             break; /* a comma at the end does no harm */
         }
         add(p, l, parse_item(p));
         if (p->failed || !take_separator(p)) {
             break;
         }
+    }
+    if (!p->failed && p->depth == 1 && is_condition(peek(p))) {
+        p->at = p->lex.n - 1; /* the rest is about the letters, not part of the value */
     }
     return !p->failed;
 }
@@ -1202,7 +1220,7 @@ static const char *unit_here(const struct parser *p, const node *x)
     }
     if (t->kind == MATHLEX_TEXT) {
         const char *s = t->text + strspn(t->text, " ,;");
-        int sep = strncmp(s, "and", 3) == 0 || strncmp(s, "or", 2) == 0 || !*s;
+        int sep = strncmp(s, "and", 3) == 0 || strncmp(s, "or", 2) == 0 || !*s || is_condition(t);
         return sep ? NULL : t->text;
     }
     if (p->no_unit || (next->kind == MATHLEX_OP && (next->op == '+' || next->op == '-'))) {
