@@ -12,7 +12,34 @@ lib_python
 build=${MILES_BUILD:-$ROOT/build}
 [ -f "$build/CMakeCache.txt" ] ||
     lib_die "no build in $build: run cmake -S . -B build, or set MILES_BUILD"
-cmake --build "$build" --target tok_pipe >&2
+cmake --build "$build" --target tok_pipe miles >&2
+
+# tokenize NAME ARGS...: the command with a tokenizer of the test data.
+tokenize() {
+    local dir=$DATA/tokenizers/$1
+    shift
+    "$build/miles" tokenize --hf-checkpoint "$dir" "$@"
+}
+
+# refused CODE WORD ARGS...: the command ends with the code and names the cause.
+refused() {
+    local code=0 want=$1 word=$2 said
+    shift 2
+    said=$("$build/miles" tokenize "$@" 2>&1) || code=$?
+    [ $code = "$want" ] && [[ $said == *"$word"* ]] ||
+        lib_die "tokenize $*: exit code $code, not $want, or without '$word': $said"
+}
+
+text=$'Hello, w\u00f6rld \u6f22\u5b57 \U0001f600\n  two "quoted"'
+for name in smollm2 qwen3 llama-2 gemma-4; do
+    ids=$(printf '%s' "$text" | tokenize $name)
+    live_equal "$name back from $ids" "$(echo "$ids" | tokenize $name --decode)" "$text"
+    live_equal "$name as JSON" "$(tokenize $name --json "$text" | tr -d '{}[]":ids' | tr , ' ')" "$ids"
+done
+refused 2 "column 3" --hf-checkpoint "$DATA/tokenizers/gpt2" --decode "1 x"
+refused 2 "no token has id" --hf-checkpoint "$DATA/tokenizers/gpt2" --decode 99999999
+refused 2 "hf-checkpoint" text
+refused 1 "tokenizer.json" --hf-checkpoint "$DATA" text
 if [ $# = 0 ] && [ "${CI:-}" = true ]; then
     quarter=$((16#$(git -C "$ROOT" rev-parse --short=4 HEAD | cut -c1-4) % 4))
     case $quarter in
