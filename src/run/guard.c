@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
@@ -29,6 +30,7 @@
 #define GUARD_TMP_LONG 60   /* a socket's path has 107 bytes: names inside need their share */
 
 #define GUARD_SHM_S   10.0 /* between two looks at what is mapped */
+#define GUARD_NEW_S   0.1  /* from a new file in /dev/shm to a look: by then it is mapped */
 #define GUARD_SHM_MAX 256
 #define GUARD_SHM_DIR "/dev/shm/"
 
@@ -36,6 +38,7 @@ struct guard {
     struct proc child;
     pid_t parent;
     int signals; /* descriptor */
+    int news;    /* of files that appear in /dev/shm; -1: none to be had */
     char tmp[128];
     time_t since;
     double next_shm;
@@ -101,6 +104,24 @@ static void guard_shm_look(struct guard *g)
     g->next_shm = proc_now() + GUARD_SHM_S;
 }
 
+/* Files have appeared: whoever made one may be killed before the next look, so look soon. */
+static void guard_shm_news(struct guard *g)
+{
+    _Alignas(struct inotify_event) char buf[4096];
+    ssize_t n;
+
+    while ((n = read(g->news, buf, sizeof buf)) > 0) {
+        for (ssize_t at = 0; at < n;) {
+            const struct inotify_event *ev = (const struct inotify_event *)(buf + at);
+            double soon = proc_now() + GUARD_NEW_S;
+            if (ev->len && guard_shm_ours(ev->name, strlen(ev->name)) && soon < g->next_shm) {
+                g->next_shm = soon;
+            }
+            at += (ssize_t)(sizeof *ev + ev->len);
+        }
+    }
+}
+
 static void guard_shm_remove(const struct guard *g)
 {
     for (int i = 0; i < g->nshm; i++) {
@@ -153,9 +174,13 @@ static void guard_wait(struct guard *g, int life_fd, int *status)
     int asked = 0;
 
     for (;;) {
-        struct pollfd fds[3] = {
-            {g->child.pidfd, POLLIN, 0}, {g->signals, POLLIN, 0}, {life_fd, POLLIN, 0}};
-        poll(fds, 3, g->child.pidfd < 0 ? 20 : GUARD_LOOK_MS);
+        struct pollfd fds[4] = {{g->child.pidfd, POLLIN, 0},
+                                {g->signals, POLLIN, 0},
+                                {life_fd, POLLIN, 0},
+                                {g->news, POLLIN, 0}};
+        double left = (g->next_shm - proc_now()) * 1000.0;
+        int ms = left < 0 ? 0 : left < GUARD_LOOK_MS ? (int)left + 1 : GUARD_LOOK_MS;
+        poll(fds, 4, g->child.pidfd < 0 && ms > 20 ? 20 : ms);
         if (proc_ended(&g->child, status)) {
             return;
         }
@@ -175,6 +200,9 @@ static void guard_wait(struct guard *g, int life_fd, int *status)
         }
         if (life_fd < 0 && getppid() != g->parent) {
             return;
+        }
+        if (fds[3].revents) {
+            guard_shm_news(g);
         }
         guard_reap(g);
         if (proc_now() >= g->next_shm) {
@@ -204,6 +232,10 @@ int guard_run(const struct guard_opts *o, int *status, struct err *e)
     sigaddset(&set, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &set, &old);
     g.signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    g.news = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    if (g.news >= 0) {
+        inotify_add_watch(g.news, GUARD_SHM_DIR, IN_CREATE);
+    }
     if (o->life_fd >= 0) {
         prctl(PR_SET_PDEATHSIG, 0); /* else we are killed first, and the others live */
     }
@@ -227,6 +259,9 @@ int guard_run(const struct guard_opts *o, int *status, struct err *e)
         fsio_remove_tree(g.tmp, NULL);
     }
     close(g.signals);
+    if (g.news >= 0) {
+        close(g.news);
+    }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     return rc;
 }

@@ -44,8 +44,10 @@ static int play(int argc, char **argv)
     const char *how = after(argc, argv, "--how"), *port = after(argc, argv, "--port");
     char text[16] = {0};
 
-    if (strcmp(argv[1], "hold") == 0) {      /* maps files in /dev/shm and leaves them */
-        for (int i = 2; i + 1 < argc; i++) { /* the last is the port */
+    int falls = strcmp(argv[1], "fall") == 0;
+
+    if (falls || strcmp(argv[1], "hold") == 0) { /* maps files in /dev/shm and leaves them */
+        for (int i = 2; i + 1 < argc; i++) {     /* the last is the port */
             int fd = shm_open(argv[i], O_RDWR | O_CREAT, 0600);
             if (fd < 0 || ftruncate(fd, 100) ||
                 mmap(NULL, 100, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED) {
@@ -53,6 +55,10 @@ static int play(int argc, char **argv)
             }
         }
         fprintf(stderr, "held\n");
+        if (falls) { /* as if killed from outside, soon after */
+            usleep(500000);
+            raise(SIGKILL);
+        }
         pause();
     }
     if (strcmp(argv[1], "guard") == 0) {
@@ -404,6 +410,31 @@ static void tidies_shared_memory(void **state)
     assert_int_equal(shm_unlink(other), 0);
 }
 
+/* The same when the one who mapped it is killed before a guard would look by itself. */
+static void tidies_after_a_kill(void **state)
+{
+    struct launch_opts o = {.kind = PORT_HTTP_SGLANG, .share_fd = -1, .nengines = 1};
+    char words[400], self[200], left[64];
+    struct stat st;
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    int seen = 0, gone = 0;
+    (void)state;
+
+    self[n > 0 ? n : 0] = 0;
+    snprintf(left, sizeof left, "/sglang_test_fall_%d", getpid());
+    snprintf(words, sizeof words, "%s fall %s {port}", self, left);
+    open_with(&o, words);
+    assert_ok(host->start(host->self, 0, &e), &e);
+    snprintf(words, sizeof words, "/dev/shm%s", left);
+    for (int k = 0; k < 2000 && !(seen && gone); k++) {
+        gone = stat(words, &st) != 0;
+        seen |= !gone;
+        usleep(5000);
+    }
+    assert_true(seen && gone);
+    close_all();
+}
+
 /* The one who started them is killed: nothing of the engines is left. */
 static void dies_with_us(void **state)
 {
@@ -534,6 +565,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(holds_a_tree, setup, teardown),
         cmocka_unit_test_setup_teardown(kills_a_tree, setup, teardown),
         cmocka_unit_test_setup_teardown(tidies_shared_memory, setup, teardown),
+        cmocka_unit_test_setup_teardown(tidies_after_a_kill, setup, teardown),
         cmocka_unit_test_setup_teardown(dies_with_us, setup, teardown),
         cmocka_unit_test_setup_teardown(router, setup, teardown),
         cmocka_unit_test_setup_teardown(lost_router, setup, teardown),
