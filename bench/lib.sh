@@ -109,16 +109,23 @@ lib_serve() {
     : >"$WORK/serve.out"
     "$MILES" serve --hf-checkpoint "$MODEL" --port 0 "$@" >"$WORK/serve.out" 2>"$WORK/serve.err" &
     SERVER=$!
-    lib_ends $SERVER
+    lib_ready "miles serve" 1200
+}
+
+# lib_ready NAME TENTHS: waits so long until process $SERVER says in $WORK/serve.out where it listens;
+# it ends with the script. Sets URL.
+lib_ready() {
+    local name=$1 tenths=$2
+    lib_ends "$SERVER"
     URL=
-    for _ in $(seq 1200); do
+    for _ in $(seq "$tenths"); do
         URL=$(sed -n 's/^ready url=\([^ ]*\) .*/\1/p' "$WORK/serve.out")
         [ -z "$URL" ] || return 0
-        kill -0 $SERVER 2>/dev/null || break
+        kill -0 "$SERVER" 2>/dev/null || break
         sleep 0.1
     done
     cat "$WORK/serve.err" >&2
-    lib_die "miles serve does not start"
+    lib_die "$name does not start"
 }
 
 # lib_sglang ARGS...: a live SGLang that serves $MODEL on CPU, on a free port, in the background until

@@ -59,6 +59,23 @@ char *mem_strndup(const char *s, size_t n)
     return p;
 }
 
+int mem_grow(void **p, size_t *cap, size_t first, size_t size)
+{
+    size_t n = *cap ? *cap * 2 : first;
+    void *q = mem_try(n * size);
+
+    if (!q) {
+        return 0;
+    }
+    if (*cap) {
+        memcpy(q, *p, *cap * size);
+    }
+    mem_free(*p);
+    *p = q;
+    *cap = n;
+    return 1;
+}
+
 char *mem_strdup(const char *s)
 {
     return s ? mem_strndup(s, strlen(s)) : NULL;

@@ -12,7 +12,10 @@
 void *mem_alloc(size_t n); /* zeroed; 64-byte aligned; free with mem_free */
 void *mem_try(size_t n);   /* the same, NULL when there is none */
 void *mem_realloc(void *p, size_t old_n, size_t n); /* new bytes are zeroed */
-char *mem_strdup(const char *s);                    /* NULL gives NULL */
+/* Doubles an array of *cap items of `size` bytes, of `first` items to begin with; 0 when there is
+ * no memory, and all is as it was. */
+int mem_grow(void **p, size_t *cap, size_t first, size_t size);
+char *mem_strdup(const char *s); /* NULL gives NULL */
 char *mem_strndup(const char *s, size_t n);
 void mem_free(void *p); /* NULL is fine */
 uint64_t mem_count(void);

@@ -1213,18 +1213,30 @@ static int rounding_of(const struct parser *p, int i, const unsigned char *has)
     return both | RISKY;
 }
 
+/* Room for the tokens and nodes of n bytes, and the tokens. */
+static void parser_open(struct parser *p, const char *text, size_t n)
+{
+    *p = (struct parser){.max = 2 * (int)n + 16};
+    p->tokens = mem_alloc((n + 2) * sizeof *p->tokens);
+    p->nodes = mem_alloc((size_t)p->max * sizeof *p->nodes);
+    lex(p, text, text + n);
+}
+
+static void parser_close(struct parser *p)
+{
+    mem_free(p->tokens);
+    mem_free(p->nodes);
+}
+
 int mathexpr_rounds(const char *text, size_t n)
 {
-    struct parser p = {.at = 0};
+    struct parser p;
     int risky = 0;
 
     if (n == 0 || n > MATHEXPR_MAX || !(memchr(text, '.', n) || memchr(text, 'e', n))) {
         return 0;
     }
-    p.max = 2 * (int)n + 16;
-    p.tokens = mem_alloc((n + 2) * sizeof *p.tokens);
-    p.nodes = mem_alloc((size_t)p.max * sizeof *p.nodes);
-    lex(&p, text, text + n);
+    parser_open(&p, text, n);
     if (!p.failed) {
         parse_sum(&p);
     }
@@ -1236,8 +1248,7 @@ int mathexpr_rounds(const char *text, size_t n)
         risky = (has[p.n - 1] & RISKY) != 0;
         mem_free(has);
     }
-    mem_free(p.tokens);
-    mem_free(p.nodes);
+    parser_close(&p);
     return risky;
 }
 
@@ -1250,16 +1261,13 @@ int mathexpr_is_zero(const char *text, size_t n)
 
 int mathexpr_zero(const char *text, size_t n)
 {
-    struct parser p = {.at = 0};
+    struct parser p;
     int zero = 0;
 
     if (n == 0 || n > MATHEXPR_MAX) {
         return 0;
     }
-    p.max = 2 * (int)n + 16;
-    p.tokens = mem_alloc((n + 2) * sizeof *p.tokens);
-    p.nodes = mem_alloc((size_t)p.max * sizeof *p.nodes);
-    lex(&p, text, text + n);
+    parser_open(&p, text, n);
     if (!p.failed) {
         parse_sum(&p);
         if (!p.failed && peek(&p)->kind == T_END) {
@@ -1268,7 +1276,6 @@ int mathexpr_zero(const char *text, size_t n)
     } else if (p.unsure) {
         zero = -1;
     }
-    mem_free(p.tokens);
-    mem_free(p.nodes);
+    parser_close(&p);
     return zero;
 }

@@ -103,23 +103,6 @@ static inline uint32_t rank_of(const struct bpe *b, uint32_t x, uint32_t y)
     return NO_RANK;
 }
 
-static int grow(void **p, size_t *cap, size_t size)
-{
-    size_t n = *cap ? *cap * 2 : 1024;
-    void *q = mem_try(n * size);
-
-    if (!q) {
-        return 0;
-    }
-    if (*cap) {
-        memcpy(q, *p, *cap * size);
-    }
-    mem_free(*p);
-    *p = q;
-    *cap = n;
-    return 1;
-}
-
 void bpe_set_prefix(struct bpe *b, const char *prefix)
 {
     mem_free(b->prefix);
@@ -142,8 +125,10 @@ int bpe_merge(struct bpe *b, const char *x, size_t nx, const char *y, size_t ny,
     if (b->nlist + 1 >= (size_t)1 << RANK_BITS) {
         return ERR(e, STATUS_UNSUPPORTED, "more than %zu merges", b->nlist);
     }
-    if ((b->nlist == b->caplist && !grow((void **)&b->list, &b->caplist, sizeof *b->list)) ||
-        (b->nlist == b->capmade && !grow((void **)&b->made, &b->capmade, sizeof *b->made))) {
+    if ((b->nlist == b->caplist &&
+         !mem_grow((void **)&b->list, &b->caplist, 1024, sizeof *b->list)) ||
+        (b->nlist == b->capmade &&
+         !mem_grow((void **)&b->made, &b->capmade, 1024, sizeof *b->made))) {
         return ERR(e, STATUS_NOMEM, "no memory after %zu merges", b->nlist);
     }
     b->list[b->nlist] = pair_of((uint32_t)ix, (uint32_t)iy);
@@ -706,9 +691,10 @@ static int32_t whole_word(const struct bpe *b, const char *s, size_t n)
     return vocab_id(b->v, t, o);
 }
 
-static int encode_new(const struct bpe *b, const char *word, size_t len, struct tokids *out,
+static int encode_new(const void *model, const char *word, size_t len, struct tokids *out,
                       struct err *e)
 {
+    const struct bpe *b = model;
     if (b->opt.ignore_merges) {
         int32_t id = whole_word(b, word, len);
         if (id >= 0) {
@@ -723,22 +709,7 @@ static int encode_new(const struct bpe *b, const char *word, size_t len, struct 
 static int encode_cached(const struct bpe *b, const char *word, size_t len, struct tokids *out,
                          struct err *e)
 {
-    struct wordcache_key key;
-    size_t first = out->n;
-    int rc;
-
-    if (!wordcache_key(&key, word, len)) {
-        return encode_new(b, word, len, out, e);
-    }
-    rc = wordcache_get(b->cache, &key, out);
-    if (rc) {
-        return rc < 0 ? ERR(e, STATUS_NOMEM, "no memory for %zu tokens", out->n) : 0;
-    }
-    rc = encode_new(b, word, len, out, e);
-    if (rc == 0) {
-        wordcache_put(b->cache, &key, out, first);
-    }
-    return rc;
+    return wordcache_encode(b->cache, word, len, encode_new, b, out, e);
 }
 
 /* Cuts the word between characters that no merge joins; both must be tokens, because an unknown

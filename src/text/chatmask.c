@@ -281,6 +281,15 @@ static void aligned_close(struct aligned *a)
     mem_free(a->composed);
 }
 
+/* Its tokens are the mask's now. */
+static void aligned_give(struct aligned *a, struct chatmask *m)
+{
+    m->ids = a->ids.v;
+    m->n = a->ids.n;
+    a->ids.v = NULL;
+    aligned_close(a);
+}
+
 /* ---- marks ---- */
 
 /* The byte at which code point `cp` of the text begins; len when it has fewer. */
@@ -312,10 +321,7 @@ static int mask_marks(const struct masker *k, struct chatmask *m)
         rc = aligned_mark(&a, byte_of(x.text, x.len, x.spans[i].start),
                           byte_of(x.text, x.len, x.spans[i].end), 1, m->mask, k->e);
     }
-    m->ids = a.ids.v;
-    m->n = a.ids.n;
-    a.ids.v = NULL;
-    aligned_close(&a);
+    aligned_give(&a, m);
     chat_text_fini(&x);
     return rc;
 }
@@ -390,10 +396,7 @@ static int mask_prefix(const struct masker *k, struct chatmask *m)
             rc = prefix_turn(k, i, &a, m->mask);
         }
     }
-    m->ids = a.ids.v;
-    m->n = a.ids.n;
-    a.ids.v = NULL;
-    aligned_close(&a);
+    aligned_give(&a, m);
     chat_text_fini(&x);
     return rc;
 }

@@ -298,9 +298,9 @@ static int emit(const struct unigram *u, const char *s, size_t n, struct step *b
     return rc;
 }
 
-static int encode_new(const struct unigram *u, const char *s, size_t n, struct tokids *out,
-                      struct err *e)
+static int encode_new(const void *model, const char *s, size_t n, struct tokids *out, struct err *e)
 {
+    const struct unigram *u = model;
     struct step small[SMALL + 1];
     struct step *best = small;
     int rc = 0;
@@ -331,21 +331,5 @@ static int encode_new(const struct unigram *u, const char *s, size_t n, struct t
 int unigram_encode(const struct unigram *u, const char *word, size_t len, struct tokids *out,
                    struct err *e)
 {
-    struct wordcache_key key;
-    size_t first = out->n;
-    int keep = wordcache_key(&key, word, len);
-    int rc;
-
-    if (len == 0) {
-        return 0;
-    }
-    rc = keep ? wordcache_get(u->cache, &key, out) : 0;
-    if (rc) {
-        return rc < 0 ? ERR(e, STATUS_NOMEM, "no memory for %zu tokens", out->n) : 0;
-    }
-    rc = encode_new(u, word, len, out, e);
-    if (rc == 0 && keep) {
-        wordcache_put(u->cache, &key, out, first);
-    }
-    return rc;
+    return len ? wordcache_encode(u->cache, word, len, encode_new, u, out, e) : 0;
 }

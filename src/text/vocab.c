@@ -161,24 +161,6 @@ size_t vocab_max_bytes(const struct vocab *v)
     return v->max_bytes;
 }
 
-/* Doubles an array of *cap items of `size` bytes. */
-static int grow(void **p, size_t *cap, size_t first, size_t size)
-{
-    size_t n = *cap ? *cap * 2 : first;
-    void *q = mem_try(n * size);
-
-    if (!q) {
-        return 0;
-    }
-    if (*cap) {
-        memcpy(q, *p, *cap * size);
-    }
-    mem_free(*p);
-    *p = q;
-    *cap = n;
-    return 1;
-}
-
 static int slots_grow(struct vocab *v, size_t n)
 {
     uint32_t *s = mem_try(n * sizeof *s);
@@ -221,12 +203,13 @@ static int put(struct vocab *v, const char *s, size_t n, int32_t id)
     }
     t = (struct vocab_token *)find2(v, hash, s, n, "", 0);
     if (!t) {
-        if (v->ntok == v->captok && !grow((void **)&v->tok, &v->captok, 1u << 10, sizeof *v->tok)) {
+        if (v->ntok == v->captok &&
+            !mem_grow((void **)&v->tok, &v->captok, 1u << 10, sizeof *v->tok)) {
             return 0;
         }
         while (v->pool_len + n + 1 > v->pool_cap) {
             if (v->pool_cap >= POOL_MAX ||
-                !grow((void **)&v->pool, &v->pool_cap, (size_t)1 << 14, 1)) {
+                !mem_grow((void **)&v->pool, &v->pool_cap, (size_t)1 << 14, 1)) {
                 return 0;
             }
         }

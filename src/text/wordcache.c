@@ -181,3 +181,24 @@ void wordcache_put(struct wordcache *c, const struct wordcache_key *k, const str
     }
     atomic_store_explicit(&en->head, head_of(k, n, (head & 0xFFFF) + 2), memory_order_release);
 }
+
+int wordcache_encode(struct wordcache *c, const char *word, size_t len, wordcache_fn *fn,
+                     const void *model, struct tokids *out, struct err *e)
+{
+    struct wordcache_key key;
+    size_t first = out->n;
+    int rc;
+
+    if (!wordcache_key(&key, word, len)) {
+        return fn(model, word, len, out, e);
+    }
+    rc = wordcache_get(c, &key, out);
+    if (rc) {
+        return rc < 0 ? ERR(e, STATUS_NOMEM, "no memory for %zu tokens", out->n) : 0;
+    }
+    rc = fn(model, word, len, out, e);
+    if (rc == 0) {
+        wordcache_put(c, &key, out, first);
+    }
+    return rc;
+}

@@ -1,13 +1,7 @@
 /* A cache of encoded words for many threads: the words of real text repeat.
  *
  *     struct wordcache *c = wordcache_new(50000);
- *     struct wordcache_key k;
- *     if (wordcache_key(&k, word, len)) {              (0: too long to be kept)
- *         if (!wordcache_get(c, &k, &ids)) {
- *             ... encode it, ids from `first` on ...
- *             wordcache_put(c, &k, &ids, first);
- *         }
- *     }
+ *     wordcache_encode(c, word, len, encode_new, model, &ids, &e);
  *     wordcache_free(c);
  *
  * No locks: a reader that meets a writer sees a miss. Memory is fixed, old words are overwritten.
@@ -18,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct err;
 struct tokids;
 struct wordcache;
 
@@ -39,5 +34,13 @@ int wordcache_get(const struct wordcache *c, const struct wordcache_key *k, stru
 /* Keeps the ids from `first` on; more than WORDCACHE_IDS are not kept. */
 void wordcache_put(struct wordcache *c, const struct wordcache_key *k, const struct tokids *l,
                    size_t first);
+
+/* What a model makes of a word that is not in the cache: appends its ids. */
+typedef int wordcache_fn(const void *model, const char *word, size_t len, struct tokids *out,
+                         struct err *e);
+/* Appends the ids of a word, from the cache or else by `fn`, whose answer is kept; one that is
+ * empty or too long is always `fn`'s. */
+int wordcache_encode(struct wordcache *c, const char *word, size_t len, wordcache_fn *fn,
+                     const void *model, struct tokids *out, struct err *e);
 
 #endif

@@ -70,9 +70,9 @@ static size_t chars(const char *s, size_t n)
     return count;
 }
 
-static int encode_new(const struct wordpiece *w, const char *s, size_t n, struct tokids *out,
-                      struct err *e)
+static int encode_new(const void *model, const char *s, size_t n, struct tokids *out, struct err *e)
 {
+    const struct wordpiece *w = model;
     size_t first = out->n;
     size_t i = 0;
     int bad = !w->whole && chars(s, n) > w->max_chars;
@@ -102,21 +102,5 @@ static int encode_new(const struct wordpiece *w, const char *s, size_t n, struct
 int wordpiece_encode(const struct wordpiece *w, const char *word, size_t len, struct tokids *out,
                      struct err *e)
 {
-    struct wordcache_key key;
-    size_t first = out->n;
-    int keep = wordcache_key(&key, word, len);
-    int rc;
-
-    if (len == 0) {
-        return 0;
-    }
-    rc = keep ? wordcache_get(w->cache, &key, out) : 0;
-    if (rc) {
-        return rc < 0 ? ERR(e, STATUS_NOMEM, "no memory for %zu tokens", out->n) : 0;
-    }
-    rc = encode_new(w, word, len, out, e);
-    if (rc == 0 && keep) {
-        wordcache_put(w->cache, &key, out, first);
-    }
-    return rc;
+    return len ? wordcache_encode(w->cache, word, len, encode_new, w, out, e) : 0;
 }

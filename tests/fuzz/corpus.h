@@ -22,12 +22,12 @@ struct corpus {
     int n;
 };
 
-static int corpus_by_name(const struct dirent **a, const struct dirent **b)
+static inline int corpus_by_name(const struct dirent **a, const struct dirent **b)
 {
     return strcmp((*a)->d_name, (*b)->d_name); /* whatever the locale */
 }
 
-static void corpus_load(struct corpus *c, const char *name)
+static inline void corpus_load(struct corpus *c, const char *name)
 {
     char path[1024];
     struct dirent **list;
@@ -51,7 +51,7 @@ static void corpus_load(struct corpus *c, const char *name)
     assert_true(c->n > 5);
 }
 
-static void corpus_unload(struct corpus *c)
+static inline void corpus_unload(struct corpus *c)
 {
     while (c->n > 0) {
         mem_free(c->data[--c->n]);
@@ -59,7 +59,7 @@ static void corpus_unload(struct corpus *c)
 }
 
 /* Some changes of one input: bytes set, flipped, doubled, cut out, or a piece of another put in. */
-static size_t corpus_mutate(struct rng_py *g, const struct corpus *c, uint8_t *out)
+static inline size_t corpus_mutate(struct rng_py *g, const struct corpus *c, uint8_t *out)
 {
     int from = (int)rng_py_randbelow(g, c->n), other = (int)rng_py_randbelow(g, c->n);
     size_t n = c->len[from];
@@ -90,7 +90,7 @@ static size_t corpus_mutate(struct rng_py *g, const struct corpus *c, uint8_t *o
 }
 
 /* Every file whole and cut anywhere, then so many changed ones. */
-static void corpus_run(const char *name, void (*one)(const uint8_t *, size_t), int mutations)
+static inline void corpus_run(const char *name, void (*one)(const uint8_t *, size_t), int mutations)
 {
     static struct corpus c;
     uint8_t *in = mem_alloc(CORPUS_BYTES + 64);

@@ -45,15 +45,7 @@ serve() {
     : >"$WORK/serve.out"
     "$MILES" reward serve --port "$port" "$@" >"$WORK/serve.out" 2>>"$WORK/serve.err" &
     SERVER=$!
-    lib_ends $SERVER
-    for _ in $(seq 600); do
-        URL=$(sed -n 's/^ready url=\([^ ]*\) .*/\1/p' "$WORK/serve.out")
-        [ -z "$URL" ] || return 0
-        kill -0 $SERVER 2>/dev/null || break
-        sleep 0.1
-    done
-    cat "$WORK/serve.err" >&2
-    lib_die "miles reward serve does not start"
+    lib_ready "miles reward serve" 600
 }
 
 # leave: SIGTERM; it ends with 0, and its workers are gone.

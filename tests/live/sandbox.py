@@ -12,6 +12,7 @@ not there before.
 import ctypes
 import json
 import os
+import pwd
 import random
 import re
 import signal
@@ -220,8 +221,9 @@ def files():
     attempt("a file by the root of process 1", f"open('/proc/1/root' + {secret!r}).read()",
             "ENOENT|EACCES", control=f"open('/proc/self/root' + {secret!r}).read()")
     attempt("a file by many steps up", f"open('../' * 40 + {secret[1:]!r}).read()", "ENOENT")
-    attempt("the home of root, passwords, keys", "for p in ('/etc/passwd', '/etc/shadow', "
-            "'/root/.ssh', '/home', '/etc/ssl', '/var/lib', '/run', '/srv'):\n"
+    keys = os.path.join(pwd.getpwuid(0).pw_dir, ".ssh")
+    attempt("the home of root, passwords, keys", f"for p in ({keys!r}, '/etc/passwd', '/etc/shadow', "
+            "'/home', '/etc/ssl', '/var/lib', '/run', '/srv'):\n"
             "    if os.path.exists(p): raise SystemExit(print('ESCAPED', p))\n"
             "raise Held('ENOENT')", "ENOENT")
     attempt("what lies in /", "names = set(os.listdir('/')) - set('bin dev etc init lib lib32 lib64 "
