@@ -9,6 +9,7 @@
 #include "base/buf.h"
 #include "base/conf.h"
 #include "base/fsio.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
 #include "cli/cmd.h"
@@ -266,6 +267,11 @@ static int tokenize_decode(const struct tokenizer *t, const struct tokenize_opts
 static int tokenize_one(const struct tokenizer *t, const struct tokenize_opts *o, const char *text,
                         size_t len, struct err *e)
 {
+    size_t valid = o->decode ? len : unicode_valid_prefix(text, len);
+
+    if (valid < len) {
+        log_warn(TEXT, "byte %zu is not UTF-8: such bytes count as U+FFFD", valid);
+    }
     return o->decode ? tokenize_decode(t, o, text, len, e) : tokenize_encode(t, o, text, len, e);
 }
 

@@ -118,9 +118,10 @@ static int open_file(struct rowfile *f, const char *const *columns, int ncolumns
     struct stat st;
     ssize_t n;
     enum unpack_kind kind;
+    size_t len = strlen(f->path);
     int rc = STATUS_OK;
 
-    f->fd = open(f->path, O_RDONLY | O_CLOEXEC);
+    f->fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe's open would wait */
     if (f->fd < 0 || fstat(f->fd, &st) != 0) {
         return ERR(e, errno == ENOENT ? STATUS_NOTFOUND : STATUS_IO, "cannot open %.400s: %s",
                    f->path, strerror(errno));
@@ -139,6 +140,8 @@ static int open_file(struct rowfile *f, const char *const *columns, int ncolumns
         rc = unpack_file(f, kind, e);
     } else if (n == 4 && memcmp(head, "PAR1", 4) == 0) {
         rc = unpack_parquet(f, columns, ncolumns, e);
+    } else if (len >= 8 && strcmp(f->path + len - 8, ".parquet") == 0) {
+        rc = ERR(e, STATUS_INPUT, "%.400s does not begin as a Parquet file does", f->path);
     }
     f->array = rc == STATUS_OK && !f->parquet && starts_array(f);
     return rc;

@@ -3,6 +3,7 @@
 #include "support.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
@@ -190,6 +191,10 @@ static void lists(void **state)
     snprintf(list, sizeof list, "%s,%s", file("x"), file("none"));
     fails(list, 0, STATUS_NOTFOUND, "none");
     fails(dir, 0, STATUS_INPUT, "not a regular file");
+    assert_int_equal(mkfifo(file("pipe"), 0600), 0);
+    fails(file("pipe"), 0, STATUS_INPUT, "not a regular file"); /* at once: nobody writes to it */
+    put_text("x.parquet", three);
+    fails(file("x.parquet"), 0, STATUS_INPUT, "x.parquet does not begin as a Parquet file");
 }
 
 static void skipping(void **state)
