@@ -66,8 +66,8 @@ static void emit_token(void *arg, int task, int worker)
     const struct engine_group *q = &s->req->q;
     const float *x = emit_row(g, 0, row), *y = x, *p = emit_row(g, 1, row);
     int n = s->len - q->ntokens;
-    double u =
-        rng_uniform(q->key.seed, q->key.stream, q->key.sample + (uint64_t)s->index, 0, (uint32_t)n);
+    double u = rng_uniform(q->key.seed, q->key.stream, q->key.sample + (uint64_t)s->index, 0,
+                           q->key.position + (uint32_t)n);
     int32_t stops[ENGINE_MAX_STOP + ARCH_MAX_EOS], t;
     int nstops = emit_stops(g, q, stops);
     struct sampler_past past = {s->tokens + q->ntokens, n, stops, n < q->min_new ? nstops : 0};

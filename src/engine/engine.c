@@ -624,6 +624,22 @@ void engine_resume(struct engine *g)
     g->paused = 0;
 }
 
+int engine_progress(const struct engine *g, int64_t group, int sample)
+{
+    for (int i = 0; i < g->nlive; i++) {
+        const struct engine_sample *s = g->live[i];
+        if (s->req && s->req->q.id == group && s->index == sample) {
+            return s->state == ENGINE_LIVE ? s->len - s->req->q.ntokens : -1;
+        }
+    }
+    for (const struct engine_request *q = g->head; q; q = q->next) {
+        if (q->q.id == group) {
+            return sample >= q->started && !q->aborted ? 0 : -1;
+        }
+    }
+    return -1;
+}
+
 void engine_flush(struct engine *g)
 {
     radix_clear(&g->tree);

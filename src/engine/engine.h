@@ -41,8 +41,10 @@ struct engine_opts {
 /* What names a sample's randomness: u(seed, stream, sample, branch, position). */
 struct engine_key {
     uint64_t seed;
-    uint32_t stream; /* 0 train, 1 eval */
-    uint64_t sample; /* first sample's number; sample i of the group has sample + i */
+    uint32_t stream;   /* 0 train, 1 eval */
+    uint64_t sample;   /* first sample's number; sample i of the group has sample + i */
+    uint32_t position; /* of the first new token: tokens of the response that the prompt ends with
+                        */
 };
 
 #define ENGINE_MAX_STOP 16
@@ -146,6 +148,9 @@ enum engine_pause {
 void engine_pause(struct engine *g, enum engine_pause how);
 void engine_resume(struct engine *g);
 
+/* Tokens that an unfinished sample of the group has; 0 when it has not begun, -1 when there is no
+ * such sample. */
+int engine_progress(const struct engine *g, int64_t group, int sample);
 /* Empties the prefix cache. */
 void engine_flush(struct engine *g);
 void engine_get_stats(const struct engine *g, struct engine_stats *s);

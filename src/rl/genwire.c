@@ -55,9 +55,12 @@ void genwire_request(struct buf *b, const struct genwire_ask *q)
     }
     if (q->miles) {
         buf_printf(b,
-                   ",\"n\":%d},\"miles_key\":{\"seed\":\"%llu\",\"stream\":%u,\"sample\":\"%llu\"},"
-                   "\"miles_ids_only\":true,\"miles_forget\":true",
+                   ",\"n\":%d},\"miles_key\":{\"seed\":\"%llu\",\"stream\":%u,\"sample\":\"%llu\"",
                    q->count, (unsigned long long)g->seed, g->stream, (unsigned long long)sample);
+        if (g->position) {
+            buf_printf(b, ",\"position\":%d", g->position);
+        }
+        buf_str(b, "},\"miles_ids_only\":true,\"miles_forget\":true");
     } else {
         buf_printf(b, ",\"sampling_seed\":%lld}",
                    (long long)genwire_seed(g->seed, g->stream, sample));

@@ -27,6 +27,7 @@ struct port_group {
     uint64_t seed;
     uint32_t stream; /* RNG_TRAIN or RNG_EVAL */
     int64_t sample;  /* number of its first sample */
+    int position;    /* tokens of the response that the prompt ends with: a sample that goes on */
 };
 
 enum port_finish { PORT_STOP, PORT_LENGTH, PORT_ABORT };
@@ -71,6 +72,9 @@ struct rollout_port {
      * nothing running or all of it paused. STATUS_AGAIN until done: call again. NULL: the engine
      * reads the trainer's own memory. */
     int (*publish)(void *self, int64_t version, struct err *e);
+    /* Tokens that an unfinished sample of the group has so far. NULL: a sample is not known before
+     * its answer. */
+    int (*progress)(void *self, int64_t group, int sample);
     /* Puts the port's figures since the last call into a row of metrics; may be NULL. */
     void (*report)(void *self, json_t *row);
     void *self;

@@ -33,6 +33,7 @@ static int native_submit(void *self, const struct port_group *g, struct err *e)
     q.key.seed = g->seed;
     q.key.stream = g->stream;
     q.key.sample = (uint64_t)g->sample;
+    q.key.position = (uint32_t)g->position;
     q.forget = 1;
     return engine_submit(p->engine, &q, e);
 }
@@ -77,6 +78,12 @@ static void native_abort(void *self, int64_t group)
         engine_pause(p->engine, ENGINE_PAUSE_ABORT);
         engine_resume(p->engine);
     }
+}
+
+static int native_progress(void *self, int64_t group, int sample)
+{
+    struct port_native *p = self;
+    return engine_progress(p->engine, group, sample);
 }
 
 static int native_control(void *self, enum port_control what, struct err *e)
@@ -164,6 +171,7 @@ int port_native_open(struct port_native *p, struct weights *w, struct weights *r
                                        .poll = native_poll,
                                        .abort = native_abort,
                                        .control = native_control,
+                                       .progress = native_progress,
                                        .self = p};
     p->train =
         (struct trainer_port){native_score, native_score_ref, native_score_teacher, native_step,

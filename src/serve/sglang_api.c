@@ -451,9 +451,9 @@ static int sglang_api_u64(const json_t *o, const char *name, uint64_t *out, stru
 /* What names the randomness of the next prompt's samples: sample i of it has `sample` + i. */
 static int sglang_api_key(struct gencall *g, const json_t *v, struct err *e)
 {
-    static const char *const known[] = {"seed", "stream", "sample", NULL};
+    static const char *const known[] = {"seed", "stream", "sample", "position", NULL};
     struct engine_key *key = &g->base.key;
-    int64_t stream = RNG_TRAIN;
+    int64_t stream = RNG_TRAIN, position = 0;
     int rc;
 
     if (!v || json_is_null(v)) {
@@ -467,10 +467,12 @@ static int sglang_api_key(struct gencall *g, const json_t *v, struct err *e)
         (rc = sglang_api_u64(v, "sample", &key->sample, e))) {
         return rc;
     }
-    if (jfield_int(v, "stream", RNG_TRAIN, RNG_EVAL, &stream, e) != STATUS_OK) {
+    if (jfield_int(v, "stream", RNG_TRAIN, RNG_EVAL, &stream, e) != STATUS_OK ||
+        jfield_int(v, "position", 0, INT32_MAX, &position, e) != STATUS_OK) {
         return err_prefix(e, "miles_key");
     }
     key->stream = (uint32_t)stream;
+    key->position = (uint32_t)position;
     g->ask.own_key = 1;
     return STATUS_OK;
 }

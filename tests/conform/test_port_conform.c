@@ -295,6 +295,41 @@ static void check_keys(struct side *s)
     }
 }
 
+/* A sample that was cut after three tokens goes on as if it had not been. */
+static void check_goes_on(struct side *s)
+{
+    struct got g = {0}, h = {0};
+    int32_t longer[16];
+    struct port_group q;
+
+    if (s->kind == SGLANG) {
+        return;
+    }
+    s->question = 90;
+    q = ask(s, 0, 4, 12);
+    q.ignore_eos = 1;
+    submit(s, &q);
+    drain(s, patience, &g);
+    s->question = 91;
+    memcpy(longer, q.tokens, sizeof(int32_t) * (size_t)q.ntokens);
+    memcpy(longer + q.ntokens, g.last[2].tokens, 3 * sizeof(int32_t));
+    q.tokens = longer;
+    q.ntokens += 3;
+    q.position = 3;
+    q.max_new -= 3;
+    q.n = 1;
+    q.sample += 2;
+    submit(s, &q);
+    drain(s, patience, &h);
+    CHECK(s, "goes_on",
+          h.last[0].n == 9 &&
+              memcmp(g.last[2].tokens + 3, h.last[0].tokens, 9 * sizeof(int32_t)) == 0 &&
+              memcmp(g.last[2].logps + 3, h.last[0].logps, 9 * sizeof(float)) == 0,
+          "other tokens or log-probs behind the cut");
+    CHECK(s, "progress", !s->r->progress || s->r->progress(s->r->self, 0, 0) <= 0,
+          "a sample that is gone has tokens");
+}
+
 static void check_abort(struct side *s)
 {
     struct got g = {0};
@@ -431,6 +466,7 @@ static void suite(struct side *s)
     check_max_new(s);
     check_stop(s);
     check_keys(s);
+    check_goes_on(s);
     check_abort(s);
     check_pause(s, 2);
     if (s->kind != SGLANG) { /* without a GPU that ends SGLang's scheduler */

@@ -86,7 +86,7 @@ static inline struct job *job_add(struct batch *b, int ntokens, int n, int max_n
     j->q.max_new = max_new;
     j->q.sampling =
         (struct sampler_params){.temperature = 1.0f, .top_p = 1.0f, .min_p = 0.0f, .top_k = -1};
-    j->q.key = (struct engine_key){7, 0, seed * 64};
+    j->q.key = (struct engine_key){.seed = 7, .sample = seed * 64};
     return j;
 }
 
