@@ -66,6 +66,62 @@ void sample_set(struct sample *s, const int32_t *prompt, int prompt_len, const i
     s->segments[0].exact = exact;
 }
 
+void sample_append(struct sample *s, const int32_t *response, const float *logps, int n,
+                   int64_t version, int exact)
+{
+    size_t len = (size_t)s->prompt_len, had = (size_t)s->response_len, more = (size_t)n;
+    struct sample_segment seg = {s->response_len, n, version, SAMPLE_SAMPLED, exact};
+
+    s->tokens =
+        mem_realloc(s->tokens, sizeof(int32_t) * (len + had), sizeof(int32_t) * (len + had + more));
+    s->logps =
+        mem_realloc(s->logps, s->logps ? sizeof(float) * had : 0, sizeof(float) * (had + more + 1));
+    if (n) {
+        memcpy(s->tokens + len + had, response, sizeof(int32_t) * more);
+        memcpy(s->logps + had, logps, sizeof(float) * more);
+    }
+    if (s->mask) {
+        s->mask = mem_realloc(s->mask, had, had + more + 1);
+        memset(s->mask + had, 1, more);
+    }
+    if (!had) {
+        s->nsegments = 0;
+    }
+    s->segments = mem_realloc(s->segments, sizeof seg * (size_t)s->nsegments,
+                              sizeof seg * (size_t)(s->nsegments + 1));
+    s->segments[s->nsegments++] = seg;
+    s->response_len += n;
+}
+
+void sample_cut(struct sample *s, int n)
+{
+    s->response_len = n < s->response_len ? n : s->response_len;
+    while (s->nsegments && s->segments[s->nsegments - 1].start >= n) {
+        s->nsegments--;
+    }
+    if (s->nsegments) {
+        struct sample_segment *g = &s->segments[s->nsegments - 1];
+        g->len = g->start + g->len > n ? n - g->start : g->len;
+    }
+    mem_free(s->reason);
+    json_decref(s->raw_reward);
+    s->reason = NULL;
+    s->raw_reward = NULL;
+    s->reward = NAN;
+}
+
+json_t *sample_segments_json(const struct sample *s)
+{
+    json_t *a = json_array();
+    for (int i = 0; i < s->nsegments; i++) {
+        const struct sample_segment *g = &s->segments[i];
+        json_array_append_new(a, json_pack("{s:i,s:i,s:I,s:i,s:b}", "start", g->start, "len",
+                                           g->len, "version", (json_int_t)g->version, "origin",
+                                           (int)g->origin, "exact", g->exact));
+    }
+    return a;
+}
+
 static json_t *ints(const int32_t *v, int n)
 {
     json_t *a = json_array();
@@ -114,6 +170,9 @@ json_t *sample_to_json(const struct sample *s)
         json_array_append_new(a, json_string(v));
     }
     json_object_set_new(j, "weight_versions", a);
+    if (s->nsegments > 1) {
+        json_object_set_new(j, "segments", sample_segments_json(s));
+    }
     if (s->logps) {
         a = json_array();
         for (int i = 0; i < s->response_len; i++) {
@@ -129,6 +188,37 @@ json_t *sample_to_json(const struct sample *s)
     json_object_set_new(j, "status", json_string(sample_status_name(s->status)));
     json_object_set_new(j, "metadata", s->metadata ? json_incref(s->metadata) : json_object());
     return j;
+}
+
+/* Segments must follow each other and fill the response. */
+static int sample_segments(const json_t *list, struct sample *s, struct err *e)
+{
+    size_t n = json_array_size(list);
+    int at = 0;
+
+    s->segments = mem_alloc(sizeof *s->segments * (n + 1));
+    for (size_t i = 0; i < n; i++) {
+        const json_t *o = json_array_get(list, i);
+        struct sample_segment *g = &s->segments[s->nsegments++];
+        int64_t start = json_integer_value(json_object_get(o, "start"));
+        int64_t len = json_integer_value(json_object_get(o, "len"));
+        if (start != at || len < 0 || len > s->response_len - at) {
+            return ERR(e, STATUS_INPUT, "sample %lld: segment %zu does not follow the one before",
+                       (long long)s->index, i);
+        }
+        g->start = at;
+        g->len = (int)len;
+        g->version = json_integer_value(json_object_get(o, "version"));
+        g->origin =
+            json_integer_value(json_object_get(o, "origin")) ? SAMPLE_INSERTED : SAMPLE_SAMPLED;
+        g->exact = json_is_true(json_object_get(o, "exact"));
+        at += g->len;
+    }
+    if (!json_is_array(list) || at != s->response_len) {
+        return ERR(e, STATUS_INPUT, "sample %lld: segments of %d tokens for a response of %d",
+                   (long long)s->index, at, s->response_len);
+    }
+    return STATUS_OK;
 }
 
 static int sample_arrays(const json_t *j, struct sample *s, struct err *e)
@@ -182,6 +272,9 @@ static int sample_arrays(const json_t *j, struct sample *s, struct err *e)
             }
             s->logps[i] = (float)json_number_value(json_array_get(l, i));
         }
+    }
+    if (json_object_get(j, "segments")) {
+        return sample_segments(json_object_get(j, "segments"), s, e);
     }
     s->segments = mem_alloc(sizeof *s->segments);
     s->nsegments = 1;

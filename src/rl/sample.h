@@ -50,10 +50,19 @@ void sample_free(struct sample *s);
 /* Sets tokens and log-probs: a prompt and one sampled segment. Copies. */
 void sample_set(struct sample *s, const int32_t *prompt, int prompt_len, const int32_t *response,
                 const float *logps, int response_len, int64_t version, int exact);
+/* Adds a sampled segment behind the response. A mask that is there goes on with ones. */
+void sample_append(struct sample *s, const int32_t *response, const float *logps, int n,
+                   int64_t version, int exact);
+/* Leaves the first n tokens of the response, and no reward. The text is the caller's to make again.
+ */
+void sample_cut(struct sample *s, int n);
 const char *sample_status_name(enum sample_status st);
 
 /* The caller owns the object. */
 json_t *sample_to_json(const struct sample *s);
+/* Its segments, which sample_to_json tells when there are several: [{start, len, version, origin,
+ * exact}]. sample_from_json takes them as the key "segments". */
+json_t *sample_segments_json(const struct sample *s);
 int sample_from_json(const json_t *j, struct sample **out, struct err *e);
 
 #endif

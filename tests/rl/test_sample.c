@@ -47,6 +47,48 @@ static struct sample *through(const struct sample *s)
     return out;
 }
 
+/* Parts of several versions, cut and gone on: all of it comes back. */
+static void segments(void **state)
+{
+    static const int32_t more[] = {8, 9};
+    static const float logps[] = {-0.3f, -0.4f};
+    struct sample *s = make(), *t, *u = NULL;
+    json_t *j;
+    (void)state;
+    sample_append(s, more, logps, 2, 13, 0);
+    assert_int_equal(s->response_len, 6);
+    assert_int_equal(s->tokens[7], 8);
+    assert_true(s->logps[5] == -0.4f);
+    assert_int_equal(s->mask[0] + s->mask[1] + s->mask[4] + s->mask[5], 3);
+    t = through(s);
+    assert_int_equal(t->nsegments, 2);
+    assert_memory_equal(t->segments, s->segments, 2 * sizeof *s->segments);
+    sample_cut(t, 5);
+    assert_int_equal(t->nsegments, 2);
+    assert_int_equal(t->segments[1].len, 1);
+    assert_true(isnan(t->reward));
+    sample_cut(t, 4);
+    assert_int_equal(t->nsegments, 1);
+    assert_int_equal(t->segments[0].len, 4);
+    sample_cut(t, 0);
+    assert_int_equal(t->nsegments, 0);
+    assert_int_equal(t->response_len, 0);
+    sample_append(t, more, logps, 2, 14, 1);
+    assert_int_equal(t->nsegments, 1);
+    assert_int_equal(t->segments[0].start, 0);
+    assert_int_equal(t->tokens[3], 8);
+    j = sample_to_json(s);
+    json_object_set_new(j, "segments", json_pack("[{s:i,s:i}]", "start", 0, "len", 5));
+    assert_int_equal(sample_from_json(j, &u, &e), STATUS_INPUT);
+    assert_non_null(strstr(e.msg, "segments of 5 tokens for a response of 6"));
+    json_object_set_new(j, "segments", json_pack("[{s:i,s:i}]", "start", 1, "len", 6));
+    assert_int_equal(sample_from_json(j, &u, &e), STATUS_INPUT);
+    assert_non_null(strstr(e.msg, "does not follow"));
+    json_decref(j);
+    sample_free(s);
+    sample_free(t);
+}
+
 static void round_trip(void **state)
 {
     struct sample *s = make(), *t = through(s);
@@ -217,13 +259,10 @@ static void infinite_log_prob(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trip),
-        cmocka_unit_test(floats),
-        cmocka_unit_test(bare),
-        cmocka_unit_test(object_reward),
-        cmocka_unit_test(malformed),
-        cmocka_unit_test(malformed_values),
-        cmocka_unit_test(infinite_log_prob),
+        cmocka_unit_test(round_trip),       cmocka_unit_test(segments),
+        cmocka_unit_test(floats),           cmocka_unit_test(bare),
+        cmocka_unit_test(object_reward),    cmocka_unit_test(malformed),
+        cmocka_unit_test(malformed_values), cmocka_unit_test(infinite_log_prob),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
