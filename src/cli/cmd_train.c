@@ -1,4 +1,5 @@
-/* `miles train`: opens everything a run needs, in order, and turns the loop. */
+/* `miles train` and `miles train-async`: opens everything a run needs, in order, and turns the
+ * loop. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,8 @@
 #include "model/wfile.h"
 #include "reward/hub.h"
 #include "reward/worker.h"
+#include "rl/evalset.h"
+#include "rl/filter.h"
 #include "rl/loop.h"
 #include "rl/port_native.h"
 #include "rl/promptenc.h"
@@ -27,8 +30,6 @@
 #include "run/place.h"
 #include "run/runfolder.h"
 #include "train/ckpt.h"
-
-#define TRAIN_MAX_EVALS 32
 
 /* Prompts that were read, and what samples of them come to when every response has its full
  * length: what memory is planned with. */
@@ -54,12 +55,15 @@ struct train {
     int critic_open;
     struct promptenc enc;
     struct prompts *data;
-    struct loop_eval_set evals[TRAIN_MAX_EVALS];
-    int nevals;
+    struct evalset *sets;        /* as they are given */
+    struct loop_eval_set *evals; /* those that are opened: all, or none */
+    int nsets, nevals;
+    int eval_typed; /* the set being read names its reward */
     struct hub *hub, *eval_hub;
     atomic_int own_types;              /* prompts name their reward */
     _Atomic int64_t untyped;           /* line of the first that does not, without --rm-type */
     struct worker_pool *shape_rewards; /* --custom-reward-post-process-path */
+    struct filter *dynamic, *sample_filter, *all_samples, *buffer_filter;
     struct port_native ports;
     int ports_open;
     struct runfolder *run;
@@ -199,7 +203,7 @@ static int train_reward_type(struct train *t, const struct prompts_row *row, str
     if (type && *type) {
         atomic_store(&t->own_types, 1);
         rc = hub_type_check(type, e);
-    } else if (!t->o.rm_type) {
+    } else if (!t->o.rm_type && !t->eval_typed) {
         while ((!first || row->line < first) &&
                !atomic_compare_exchange_weak(&t->untyped, &first, row->line)) {
         }
@@ -277,6 +281,48 @@ static void train_guess_longest(struct train *t)
              p->longest);
 }
 
+/* The sets of evaluations, where there are to be any. */
+static int train_open_evals(struct train *t, struct prompts_opts *p, struct err *e)
+{
+    const struct train_opts *o = &t->o;
+    int rc = STATUS_OK;
+
+    if (o->eval_interval == CONF_UNSET || o->debug_train_only) {
+        return STATUS_OK;
+    }
+    t->evals = mem_alloc(sizeof *t->evals * (size_t)(t->nsets + 1));
+    t->reading = &t->eval;
+    p->max_tokens = o->eval_max_prompt_len == CONF_UNSET ? 0 : o->eval_max_prompt_len;
+    p->shuffle = 0;
+    for (int i = 0; rc == STATUS_OK && i < t->nsets; i++) {
+        const struct evalset *set = &t->sets[i];
+        const char *type = json_string_value(json_object_get(set->metadata, "rm_type"));
+        p->path = set->path;
+        p->input_key = set->input_key;
+        p->label_key = set->label_key;
+        p->tool_key = set->tool_key;
+        p->metadata_key = set->metadata_key;
+        p->group_size = set->n;
+        t->eval_typed = type != NULL;
+        if (type && !o->custom_rm_path) {
+            rc = hub_type_check(type, e);
+            atomic_store(&t->own_types, 1);
+        }
+        rc = rc == STATUS_OK ? prompts_open(&t->evals[i].data, p, e) : rc;
+        if (rc != STATUS_OK) {
+            return err_prefix(e, "evaluation set %s", set->name);
+        }
+        if (prompts_dropped(t->evals[i].data)) {
+            log_warn(DATA, "%lld prompts of %s are too long and were left out",
+                     (long long)prompts_dropped(t->evals[i].data), set->name);
+        }
+        t->evals[i].set = set;
+        t->nevals++;
+    }
+    t->eval_typed = 0;
+    return rc;
+}
+
 static int train_open_data(struct train *t, struct err *e)
 {
     const struct train_opts *o = &t->o;
@@ -288,8 +334,13 @@ static int train_open_data(struct train *t, struct err *e)
     t->train.response =
         o->rollout_max_response_len == CONF_UNSET ? 0 : (int)o->rollout_max_response_len;
     t->train.group = (int)o->n_samples_per_prompt;
-    t->eval.response = o->eval_max_response_len == CONF_UNSET ? 0 : (int)o->eval_max_response_len;
-    t->eval.group = (int)o->n_samples_per_eval_prompt;
+    rc = rc == STATUS_OK ? evalset_read(o, &t->sets, &t->nsets, e) : rc;
+    for (int i = 0; rc == STATUS_OK && i < t->nsets; i++) { /* memory is planned for the largest */
+        const struct evalset *set = &t->sets[i];
+        int len = set->max_response_len == CONF_UNSET ? 0 : (int)set->max_response_len;
+        t->eval.response = t->eval.response > len ? t->eval.response : len;
+        t->eval.group = t->eval.group > set->n ? t->eval.group : (int)set->n;
+    }
     t->reading = &t->train;
     memset(&p, 0, sizeof p);
     p.max_tokens = o->rollout_max_prompt_len == CONF_UNSET ? 0 : o->rollout_max_prompt_len;
@@ -328,30 +379,26 @@ static int train_open_data(struct train *t, struct err *e)
                      (long long)prompts_dropped(t->data));
         }
     }
-    t->reading = &t->eval;
-    p.max_tokens = o->eval_max_prompt_len == CONF_UNSET ? 0 : o->eval_max_prompt_len;
-    p.shuffle = 0;
-    p.group_size = o->n_samples_per_eval_prompt;
-    p.input_key = o->eval_input_key;
-    p.label_key = o->eval_label_key;
-    p.tool_key = o->eval_tool_key;
-    for (int64_t i = 0; rc == STATUS_OK && i + 1 < o->eval_prompt_data.n &&
-                        o->eval_interval != CONF_UNSET && !o->debug_train_only;
-         i += 2) {
-        struct loop_eval_set *s = &t->evals[t->nevals];
-        if (t->nevals == TRAIN_MAX_EVALS) {
-            return ERR(e, STATUS_INPUT, "more than %d evaluation sets", TRAIN_MAX_EVALS);
-        }
-        p.path = o->eval_prompt_data.v[i + 1];
-        rc = prompts_open(&s->data, &p, e);
-        if (rc == STATUS_OK && prompts_dropped(s->data)) {
-            log_warn(DATA, "%lld prompts of %s are too long and were left out",
-                     (long long)prompts_dropped(s->data), o->eval_prompt_data.v[i]);
-        }
-        if (rc == STATUS_OK) {
-            s->name = o->eval_prompt_data.v[i];
-            t->nevals++;
-        }
+    return rc == STATUS_OK ? train_open_evals(t, &p, e) : rc;
+}
+
+/* The user's functions of the rollout. */
+static int train_open_filters(struct train *t, const json_t *args, struct err *e)
+{
+    const struct train_opts *o = &t->o;
+    const struct filter_opts f = {o->reward_python, o->reward_timeout, args};
+    const struct {
+        enum filter_kind kind;
+        const char *path;
+        struct filter **out;
+    } all[] = {{FILTER_DYNAMIC, o->dynamic_sampling_filter_path, &t->dynamic},
+               {FILTER_SAMPLE, o->rollout_sample_filter_path, &t->sample_filter},
+               {FILTER_ALL, o->rollout_all_samples_process_path, &t->all_samples},
+               {FILTER_BUFFER, o->buffer_filter_path, &t->buffer_filter}};
+    int rc = STATUS_OK;
+
+    for (int i = 0; rc == STATUS_OK && i < 4 && !o->load_debug_rollout_data; i++) {
+        rc = all[i].path ? filter_open(all[i].kind, all[i].path, &f, all[i].out, e) : rc;
     }
     return rc;
 }
@@ -413,6 +460,7 @@ static int train_open_hubs(struct train *t, struct err *e)
                                 .args = args};
         rc = worker_open(&w, &t->shape_rewards, e);
     }
+    rc = rc == STATUS_OK ? train_open_filters(t, args, e) : rc;
     json_decref(args);
     return rc;
 }
@@ -451,6 +499,7 @@ static int train_port_opts(struct train *t, struct err *e)
     struct trainer_opts *to = &t->trainer;
     const struct train_prompts *most = &t->train;
     int64_t longest, samples = o->rollout_batch_size * o->n_samples_per_prompt;
+    int64_t flight = o->over_sampling_batch_size * o->n_samples_per_prompt;
 
     t->rollout = !o->debug_train_only && !o->load_debug_rollout_data;
     t->remote = t->rollout && t->place.backend != PLACE_IN_PROCESS;
@@ -466,7 +515,7 @@ static int train_port_opts(struct train *t, struct err *e)
     }
     eo->max_running =
         (int)(o->sglang_max_running_requests != CONF_UNSET ? o->sglang_max_running_requests
-              : samples < 256                              ? (samples < 64 ? 64 : samples)
+              : flight < 256                               ? (flight < 64 ? 64 : flight)
                                                            : 256);
     eo->max_context = (int)longest;
     eo->mem_fraction = o->sglang_mem_fraction_static; /* not a number when unset: no share */
@@ -721,6 +770,14 @@ static int train_run(struct train *t, struct err *e)
     c.hub = t->hub;
     c.eval_hub = t->eval_hub;
     c.shape = t->shape_rewards;
+    c.dynamic = t->dynamic;
+    c.sample_filter = t->sample_filter;
+    c.all_samples = t->all_samples;
+    c.buffer_filter = t->buffer_filter;
+    c.buffer = json_object_get(t->state, "buffer");
+    c.waiting = json_object_get(t->state, "waiting");
+    c.ahead = t->o.train_async;
+    c.overlap = t->remote;
     c.enc = &t->enc;
     c.data = t->data;
     c.evals = t->evals;
@@ -762,9 +819,15 @@ static void train_close(struct train *t)
     }
     hub_close(t->hub);
     worker_close(t->shape_rewards);
+    filter_close(t->dynamic);
+    filter_close(t->sample_filter);
+    filter_close(t->all_samples);
+    filter_close(t->buffer_filter);
     for (int i = 0; i < t->nevals; i++) {
         prompts_close(t->evals[i].data);
     }
+    mem_free(t->evals);
+    evalset_free(t->sets, t->nsets);
     prompts_close(t->data);
     promptenc_close(&t->enc);
     weights_release(t->teacher);
@@ -850,9 +913,13 @@ int cmd_train(int argc, char **argv)
     conf_add(t->conf, train_opts_table, &t->o);
     conf_add(t->conf, place_table, &t->place);
     conf_add_known(t->conf, known_flags);
+    t->o.train_async = strcmp(argv[0], "train-async") == 0;
     rc = conf_parse(t->conf, argc - 1, argv + 1, &e);
     if (rc == STATUS_END) {
-        cmd_help("miles train --hf-checkpoint DIR --prompt-data FILE [--flag value ...]", t->conf);
+        cmd_help(t->o.train_async
+                     ? "miles train-async --hf-checkpoint DIR --prompt-data FILE [--flag value ...]"
+                     : "miles train --hf-checkpoint DIR --prompt-data FILE [--flag value ...]",
+                 t->conf);
         rc = STATUS_OK;
     } else if (rc == STATUS_OK) {
         rc = train_all(t, &e);

@@ -14,6 +14,7 @@ static const struct {
     const char *doc;
 } commands[] = {
     {"train", cmd_train, "train a model by reinforcement learning"},
+    {"train-async", cmd_train, "the same, sampling the next rollout while one is trained"},
     {"generate", cmd_generate, "sample an answer to a prompt"},
     {"chat", cmd_chat, "talk to a model in the terminal"},
     {"serve", cmd_serve, "serve a model over HTTP: SGLang's API and OpenAI's"},
@@ -50,7 +51,7 @@ static void usage(FILE *out)
 {
     fprintf(out, "usage: miles COMMAND [--flag value ...]\n\n");
     for (int i = 0; i < NCOMMANDS; i++) {
-        fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].doc);
+        fprintf(out, "  %-12s %s\n", commands[i].name, commands[i].doc);
     }
     fprintf(
         out,

@@ -1,14 +1,15 @@
-/* A batch on its way: groups are submitted to the rollout port, answers come back in any order,
- * each goes to the reward hub, and the batch is complete when every kept group is scored.
+/* Groups in flight: they are submitted to the rollout port, answers come back in any order, and
+ * each goes to the reward hub.
  *
  *     struct batch *b = batch_new(&cfg);
  *     batch_add(b, &item, &e);                  a group: prompt row, numbers, sampling
- *     while ((rc = batch_tick(b, &e)) == STATUS_AGAIN) { }
- *     batch_samples(b, &n)                      in ascending index
+ *     batch_resume(b, samples, &e);             one that goes on from what it has
+ *     while ((rc = batch_tick(b, &e)) == STATUS_AGAIN) {
+ *         while (batch_event(b, &ev)) { ... }   what has become known
+ *     }
  *     batch_free(b);
  *
- * A group with a failed reward is taken out; the owner sees it in batch_failed and adds the next
- * prompt (contract C7). */
+ * What becomes of a group when it is complete is not decided here (rl/rollout.h). */
 #ifndef RL_BATCH_H
 #define RL_BATCH_H
 
@@ -30,8 +31,8 @@ struct batch_cfg {
     struct port_group proto; /* sampling parameters, seed and stream */
     int max_context;         /* 0: no bound beside the engine's */
     int skip_special;
-    int group_rm;    /* 1: a group goes to the hub as one request, when it is answered whole */
-    int drop_failed; /* 1: a failed reward takes its group out; 0: the sample stays, unscored */
+    int group_rm; /* 1: a group goes to the hub as one request, when it is answered whole */
+    int mask_old; /* 1: tokens that a resumed sample has already are not trained */
 };
 
 struct batch_item {
@@ -39,16 +40,47 @@ struct batch_item {
     int64_t group_index, index;    /* of the first sample */
 };
 
+struct batch_event {
+    enum { BATCH_ANSWER, BATCH_SCORED } kind; /* a sample is answered; a group is scored whole */
+    int group, sample;
+    int ntokens; /* new ones of the answer */
+};
+
 struct batch;
 struct batch *batch_new(const struct batch_cfg *cfg);
 void batch_free(struct batch *b);
+/* Groups are numbered from 0 in the order in which they are added; what is refused has none. */
 int batch_add(struct batch *b, const struct batch_item *item, struct err *e);
-/* Does a piece of work. STATUS_AGAIN: more to do; 0: all groups are complete. */
+/* The samples (n) are the batch's from now on; the list is copied. */
+int batch_resume(struct batch *b, struct sample *const *s, struct err *e);
+/* Does a piece of work. STATUS_AGAIN: more to do; 0: every group is answered and scored. */
 int batch_tick(struct batch *b, struct err *e);
-/* Groups taken out since the last call; the reason of the last one. */
-int batch_failed(struct batch *b, const char **reason);
-/* Scored samples in ascending index; owned by the batch. */
-struct sample **batch_samples(struct batch *b, int *n);
+int batch_event(struct batch *b, struct batch_event *ev);
+
+int batch_groups(const struct batch *b);
+/* The samples (n) of a group; NULL when it was forgotten or handed over. */
+struct sample **batch_group(struct batch *b, int group);
+/* 1: the sample needs nothing more of the engine: it came finished, or its answer is here. */
+int batch_answered(const struct batch *b, int group, int sample);
+int batch_is_scored(const struct batch *b, int group, int sample);
+/* NULL, or why the group has no rewards. */
+const char *batch_failure(const struct batch *b, int group);
+/* Tokens that an unanswered sample has got so far, 0 when nobody knows. */
+int batch_progress(const struct batch *b, int group, int sample);
+/* New tokens that the answer of a sample had. */
+int batch_fresh(const struct batch *b, int group, int sample);
+/* Frees a group's samples; and gives them away: list and samples are the caller's. */
+void batch_forget(struct batch *b, int group);
+struct sample **batch_hand_over(struct batch *b, int group);
+
+/* Ends what is in flight. After it no reward is asked for, and batch_tick is 0 when the engines and
+ * the hub have nothing of this batch any more. Samples that were not answered keep the tokens they
+ * have got, and are SAMPLE_ABORTED. */
+void batch_abort(struct batch *b);
+/* Leaves an aborted group's sample with its first n new tokens. */
+int batch_cut(struct batch *b, int group, int sample, int n, struct err *e);
+/* Takes a finished sample's reward away, or its failure. */
+void batch_unscore(struct batch *b, int group, int sample);
 int batch_done_samples(const struct batch *b); /* answers so far, for progress */
 
 #endif

@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,18 +12,15 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/metric.h"
-#include "base/rng.h"
 #include "base/status.h"
 #include "base/world.h"
-#include "reward/hub.h"
-#include "rl/batch.h"
-#include "rl/dump.h"
+#include "rl/buffer.h"
 #include "rl/journal.h"
 #include "rl/learn.h"
 #include "rl/prompts.h"
 #include "rl/rollmetric.h"
-
-#define LOOP_MAX_REPLACED 8 /* batches' worth of groups that may fail in one rollout */
+#include "rl/trainjob.h"
+#include "rl/turn.h"
 
 enum loop_state_id {
     LOOP_START,
@@ -31,7 +29,8 @@ enum loop_state_id {
     LOOP_EVAL_RUN,
     LOOP_ROLLOUT_BEGIN,
     LOOP_ROLLOUT_RUN,
-    LOOP_TRAIN,
+    LOOP_TRAIN_BEGIN,
+    LOOP_TRAIN_RUN,
     LOOP_SAVE,
     LOOP_DONE
 };
@@ -39,20 +38,22 @@ enum loop_state_id {
 struct loop {
     struct loop_cfg c;
     enum loop_state_id state, after_sync, after_eval;
-    int64_t rollout;
-    struct batch *batch;
-    int eval_at; /* evaluation set in work */
-    json_t *row; /* metrics of the rollout */
-    double t_step, t_phase, t_sync;
+    int64_t rollout;       /* that is trained next, or now */
+    struct turn turn;      /* sampled, or whole and not yet trained */
+    struct turn train;     /* trained */
+    struct turn eval;      /* the evaluation in work */
+    struct buffer *buffer; /* unfinished groups, with --partial-rollout */
+    struct learn learn;
+    struct trainjob *job; /* trains while the next rollout is sampled; NULL: one after the other */
+    int job_runs;
+    struct learn_in in;
+    atomic_int steps, nsteps; /* of the training, as the thread tells */
+    double t_step, t_phase, t_sync, t_trained;
     double sync_s;        /* seconds of the last weight sync */
     int64_t synced;       /* version of the weights that the engines have; -1: none of ours */
     int64_t since_synced; /* rollouts trained since */
-    int64_t failed_groups;
-    double save_s; /* seconds of the last checkpoint */
-    struct learn learn;
-    int told_stop;          /* that the stop was heard */
-    struct sample **loaded; /* from --load-debug-rollout-data */
-    int nloaded;
+    double save_s;        /* seconds of the last checkpoint */
+    int told_stop;        /* that the stop was heard */
 };
 
 static double loop_now(const struct loop *l)
@@ -68,24 +69,39 @@ static void loop_say(struct loop *l, const char *phase, int done, int total, con
     }
 }
 
-static int loop_record(struct loop *l, enum journal_event ev, json_t *data, struct err *e)
-{
-    int rc = STATUS_OK;
-    if (l->c.journal) {
-        rc = l->c.journal->record(l->c.journal->self, ev, l->rollout, data, e);
-    }
-    json_decref(data);
-    return rc;
-}
-
+/* Called while training, maybe by its thread: then the loop's own says and records it. */
 static void loop_trained(void *arg, int done, int total)
 {
-    loop_say(arg, "train", done, total, NULL);
+    struct loop *l = arg;
+    atomic_store(&l->nsteps, total);
+    if (!l->job) {
+        loop_say(l, "train", done, total, NULL);
+    }
+}
+
+static int loop_record_step(struct loop *l, int64_t step, struct err *e)
+{
+    return turn_record(&l->c, JOURNAL_STEP, l->train.id,
+                       json_pack("{s:I}", "step", (json_int_t)step), e);
 }
 
 static int loop_stepped(void *arg, int64_t step, struct err *e)
 {
-    return loop_record(arg, JOURNAL_STEP, json_pack("{s:I}", "step", (json_int_t)step), e);
+    struct loop *l = arg;
+    atomic_store(&l->steps, (int)step + 1);
+    return l->job ? STATUS_OK : loop_record_step(l, step, e);
+}
+
+void loop_close(struct loop *l)
+{
+    if (l) {
+        trainjob_close(l->job);
+        turn_fini(&l->turn);
+        turn_fini(&l->train);
+        turn_fini(&l->eval);
+        buffer_free(l->buffer);
+        mem_free(l);
+    }
 }
 
 int loop_open(const struct loop_cfg *cfg, struct loop **out, struct err *e)
@@ -94,76 +110,46 @@ int loop_open(const struct loop_cfg *cfg, struct loop **out, struct err *e)
     struct learn_cfg c = {
         cfg->o,         cfg->train,      cfg->critic,  cfg->shape,   cfg->world, cfg->num_rollout,
         cfg->sched_pos, cfg->critic_pos, loop_trained, loop_stepped, l};
-    (void)e;
+    int rc = STATUS_OK;
     l->c = *cfg;
     l->rollout = cfg->start_rollout;
     l->synced = -1;
     learn_init(&l->learn, &c);
+    if (cfg->o->partial_rollout) {
+        l->buffer = buffer_new((int)cfg->o->n_samples_per_prompt, cfg->buffer_filter);
+        rc = buffer_restore(l->buffer, cfg->buffer, e);
+    }
+    if (rc == STATUS_OK && cfg->waiting && !json_is_null(cfg->waiting)) {
+        rc = turn_restore(&l->turn, &l->c, cfg->waiting, e);
+    }
+    if (rc == STATUS_OK && cfg->ahead && cfg->overlap) {
+        rc = trainjob_open(&l->job, e);
+    }
+    if (rc != STATUS_OK) {
+        loop_close(l);
+        return rc;
+    }
     *out = l;
     return STATUS_OK;
 }
-
-static void loop_drop_loaded(struct loop *l)
-{
-    for (int i = 0; i < l->nloaded; i++) {
-        sample_free(l->loaded[i]);
-    }
-    mem_free(l->loaded);
-    l->loaded = NULL;
-    l->nloaded = 0;
-}
-
-void loop_close(struct loop *l)
-{
-    if (l) {
-        batch_free(l->batch);
-        json_decref(l->row);
-        loop_drop_loaded(l);
-        mem_free(l);
-    }
-}
-
-json_t *loop_state(const struct loop *l)
-{
-    return json_pack("{s:I,s:I,s:I,s:o?,s:I}", "rollout_id", (json_int_t)l->rollout, "sched_pos",
-                     (json_int_t)l->learn.sched_pos, "critic_sched_pos",
-                     (json_int_t)l->learn.critic_pos, "dataset",
-                     l->c.data ? prompts_state(l->c.data) : NULL, "weight_version",
-                     (json_int_t)(l->c.train ? l->c.train->version(l->c.train->self) : 0));
-}
-
-/* Sampling parameters of the training rollout or of an evaluation. */
-static void loop_batch_cfg(const struct loop *l, int eval, struct batch_cfg *b)
-{
-    const struct train_opts *o = l->c.o;
-    memset(b, 0, sizeof *b);
-    b->port = l->c.rollout;
-    b->hub = eval ? l->c.eval_hub : l->c.hub;
-    b->enc = l->c.enc;
-    b->skip_special = o->rollout_skip_special_tokens;
-    b->drop_failed = !eval;
-    b->group_rm = o->group_rm;
-    b->n = (int)(eval ? o->n_samples_per_eval_prompt : o->n_samples_per_prompt);
-    b->max_context = o->rollout_max_context_len == CONF_UNSET ? 0 : (int)o->rollout_max_context_len;
-    b->proto.max_new = (int)(eval ? o->eval_max_response_len : o->rollout_max_response_len);
-    b->proto.temperature = (float)(eval ? o->eval_temperature : o->rollout_temperature);
-    b->proto.top_p = (float)(eval ? o->eval_top_p : o->rollout_top_p);
-    b->proto.top_k = (int)(eval ? o->eval_top_k : o->rollout_top_k);
-    b->proto.ignore_eos = eval ? 0 : o->rollout_ignore_eos;
-    b->proto.seed = (uint64_t)o->rollout_seed;
-    b->proto.stream = eval ? RNG_EVAL : RNG_TRAIN;
-    for (int64_t i = 0; i < o->rollout_stop_token_ids.n && i < 16; i++) {
-        b->proto.stop[b->proto.nstop++] = (int32_t)o->rollout_stop_token_ids.v[i];
-    }
-}
-
-/* ---- weights ------------------------------------------------------------------------------------
- */
 
 static int64_t loop_version(const struct loop *l)
 {
     return l->c.train ? l->c.train->version(l->c.train->self) : 0;
 }
+
+json_t *loop_state(struct loop *l)
+{
+    return json_pack(
+        "{s:I,s:I,s:I,s:o?,s:I,s:o*,s:o*}", "rollout_id", (json_int_t)l->rollout, "sched_pos",
+        (json_int_t)l->learn.sched_pos, "critic_sched_pos", (json_int_t)l->learn.critic_pos,
+        "dataset", l->c.data ? prompts_state(l->c.data) : NULL, "weight_version",
+        (json_int_t)loop_version(l), "buffer", l->buffer ? buffer_state(l->buffer) : NULL,
+        "waiting", l->turn.whole ? turn_state(&l->turn) : NULL);
+}
+
+/* ---- weights ------------------------------------------------------------------------------------
+ */
 
 /* Goes on with a phase that samples, by way of a weight sync when one is due: before the first, and
  * when --update-weights-interval rollouts have moved the weights. */
@@ -201,64 +187,40 @@ static int loop_sync(struct loop *l, struct err *e)
 /* ---- evaluation --------------------------------------------------------------------------------
  */
 
-static int loop_eval_begin(struct loop *l, struct err *e)
+static int loop_eval_begin(struct loop *l)
 {
-    struct loop_eval_set *set = &l->c.evals[l->eval_at];
-    struct batch_cfg cfg;
-    int64_t n = prompts_count(set->data);
-    int rc = STATUS_OK;
+    int set = l->eval.c ? l->eval.eval + 1 : 0;
 
-    if (l->eval_at == 0) {
+    if (set == 0) {
         l->t_phase = loop_now(l);
     }
-    loop_batch_cfg(l, 1, &cfg);
-    l->batch = batch_new(&cfg);
-    for (int64_t i = 0; rc == STATUS_OK && i < n; i++) {
-        struct batch_item it = {NULL, i, i * cfg.n};
-        rc = prompts_row(set->data, i, &it.row, e);
-        rc = rc == STATUS_OK ? batch_add(l->batch, &it, e) : rc;
-    }
-    if (rc != STATUS_OK) {
-        return err_prefix(e, "evaluation set %s", set->name);
-    }
+    turn_fini(&l->eval);
+    turn_begin_eval(&l->eval, &l->c, set, l->rollout);
     l->state = LOOP_EVAL_RUN;
     return STATUS_AGAIN;
 }
 
 static int loop_eval_run(struct loop *l, struct err *e)
 {
-    struct loop_eval_set *set = &l->c.evals[l->eval_at];
-    int n, rc = batch_tick(l->batch, e);
-    struct sample **s;
-    json_t *row;
+    int n, rc = turn_tick(&l->eval, e);
 
-    loop_say(l, "eval", batch_done_samples(l->batch), (int)prompts_count(set->data), NULL);
+    loop_say(l, "eval", turn_done_samples(&l->eval),
+             (int)prompts_count(l->c.evals[l->eval.eval].data), NULL);
     if (rc != STATUS_OK) {
         return rc;
     }
-    s = batch_samples(l->batch, &n);
-    row = json_object();
-    metric_put_int(row, "eval/step", l->rollout);
-    rollmetric_eval(row, set->name, s, n);
-    metric_put(row, "eval/duration_seconds", loop_now(l) - l->t_phase);
-    if (l->c.o->save_debug_rollout_data) {
-        char id[80], *path;
-        snprintf(id, sizeof id, "eval_%s_%lld", set->name, (long long)l->rollout);
-        path = conf_expand(l->c.o->save_debug_rollout_data, id);
-        rc = dump_write(path, l->rollout, s, n, e);
-        mem_free(path);
-    }
-    loop_say(l, "eval", n, n, row);
-    metric_emit(row);
-    batch_free(l->batch);
-    l->batch = NULL;
-    if (++l->eval_at < l->c.nevals) {
+    (void)turn_samples(&l->eval, &n);
+    metric_put(l->eval.row, "eval/duration_seconds", loop_now(l) - l->t_phase);
+    loop_say(l, "eval", n, n, l->eval.row);
+    metric_emit(l->eval.row);
+    l->eval.row = NULL;
+    if (l->eval.eval + 1 < l->c.nevals) {
         l->state = LOOP_EVAL_BEGIN;
     } else {
-        l->eval_at = 0;
+        turn_fini(&l->eval);
         l->state = l->after_eval;
     }
-    return rc == STATUS_OK ? STATUS_AGAIN : rc;
+    return STATUS_AGAIN;
 }
 
 static int loop_eval_due(const struct loop *l, int64_t done)
@@ -271,139 +233,134 @@ static int loop_eval_due(const struct loop *l, int64_t done)
 /* ---- rollout -----------------------------------------------------------------------------------
  */
 
-/* Takes n groups from the data source and submits them. */
-static int loop_submit(struct loop *l, int64_t n, struct err *e)
+static int loop_sample_next(struct loop *l, int64_t id, struct err *e)
 {
-    for (int64_t i = 0; i < n; i++) {
-        struct prompts_group g;
-        struct batch_item it;
-        int rc = prompts_next(l->c.data, 1, &g, e);
-        if (rc == STATUS_OK) {
-            rc = loop_record(l, JOURNAL_PROMPTS,
-                             json_pack("{s:I,s:I,s:I}", "row", (json_int_t)g.row_index, "group",
-                                       (json_int_t)g.group_index, "index", (json_int_t)g.index),
-                             e);
-        }
-        if (rc == STATUS_OK) {
-            it.row = g.row;
-            it.group_index = g.group_index;
-            it.index = g.index;
-            rc = batch_add(l->batch, &it, e);
-        }
-        if (rc != STATUS_OK) {
-            return rc;
-        }
+    int rc = turn_begin(&l->turn, &l->c, l->buffer, id, e);
+
+    if (l->sync_s > 0.0) {
+        metric_put(l->turn.row, "perf/update_weights_time", l->sync_s);
+        l->sync_s = 0.0;
     }
-    return STATUS_OK;
+    return rc;
 }
 
 static int loop_rollout_begin(struct loop *l, struct err *e)
 {
-    struct batch_cfg cfg;
     int rc;
 
-    l->t_step = l->t_phase = loop_now(l);
-    l->failed_groups = 0;
-    l->row = json_object();
-    metric_put_int(l->row, "rollout/step", l->rollout);
-    if (l->sync_s > 0.0) {
-        metric_put(l->row, "perf/update_weights_time", l->sync_s);
-        l->sync_s = 0.0;
-    }
-    if (l->c.o->load_debug_rollout_data) {
-        char id[32], *path;
-        snprintf(id, sizeof id, "%lld", (long long)l->rollout);
-        path = conf_expand(l->c.o->load_debug_rollout_data, id);
-        rc = dump_read(path, &l->loaded, &l->nloaded, e);
-        mem_free(path);
-        l->state = LOOP_TRAIN;
-        return rc == STATUS_OK ? STATUS_AGAIN : rc;
-    }
-    loop_batch_cfg(l, 0, &cfg);
-    l->batch = batch_new(&cfg);
-    rc = loop_submit(l, l->c.o->rollout_batch_size, e);
-    l->state = LOOP_ROLLOUT_RUN;
+    l->t_step = loop_now(l);
+    rc = loop_sample_next(l, l->rollout, e);
+    l->state = l->turn.whole ? LOOP_TRAIN_BEGIN : LOOP_ROLLOUT_RUN;
     return rc == STATUS_OK ? STATUS_AGAIN : rc;
 }
 
-static int loop_rollout_end(struct loop *l, struct err *e)
+static int loop_tick_turn(struct loop *l, struct err *e)
 {
-    int n, rc = STATUS_OK;
-    struct sample **s = batch_samples(l->batch, &n);
-    double dt = loop_now(l) - l->t_phase, tokens = 0.0;
+    int rc = turn_tick(&l->turn, e);
 
-    for (int i = 0; i < n; i++) {
-        tokens += s[i]->response_len;
+    if (rc >= 0) {
+        loop_say(l, "rollout", turn_done_samples(&l->turn),
+                 (int)(l->c.o->rollout_batch_size * l->c.o->n_samples_per_prompt), NULL);
     }
-    metric_put(l->row, "perf/rollout_time", dt);
-    metric_put(l->row, "perf/tokens_per_gpu_per_sec", dt > 0 ? tokens / dt : 0.0);
-    rollmetric_lengths(l->row, "rollout", s, n);
-    if (l->c.hub) {
-        rollmetric_zero_std(l->row, s, n);
-    }
-    metric_put_int(l->row, "rollout/reward_failed_groups", l->failed_groups);
-    if (l->c.rollout->report) {
-        l->c.rollout->report(l->c.rollout->self, l->row);
-    }
-    if (l->c.o->save_debug_rollout_data) {
-        char id[32], *path;
-        snprintf(id, sizeof id, "%lld", (long long)l->rollout);
-        path = conf_expand(l->c.o->save_debug_rollout_data, id);
-        rc = dump_write(path, l->rollout, s, n, e);
-        mem_free(path);
-    }
-    l->state = l->c.train ? LOOP_TRAIN : LOOP_SAVE;
-    if (!l->c.train) {
-        float *zero = mem_alloc(sizeof(float) * (size_t)(n + 1));
-        rollmetric_rollout(l->row, s, n, zero);
-        mem_free(zero);
-    }
-    return rc == STATUS_OK ? STATUS_AGAIN : rc;
+    return rc;
 }
 
 static int loop_rollout_run(struct loop *l, struct err *e)
 {
-    const char *reason;
-    int rc = batch_tick(l->batch, e), failed;
-    int64_t limit = LOOP_MAX_REPLACED * l->c.o->rollout_batch_size;
+    int rc = loop_tick_turn(l, e);
 
-    if (rc < 0) {
-        return rc;
+    if (rc == STATUS_OK) {
+        l->state = LOOP_TRAIN_BEGIN;
+        rc = STATUS_AGAIN;
     }
-    failed = batch_failed(l->batch, &reason);
-    if (failed) {
-        l->failed_groups += failed;
-        if (l->failed_groups > limit) {
-            return ERR(e, STATUS_CHILD,
-                       "rewards failed for %lld groups in one rollout; the last: %s",
-                       (long long)l->failed_groups, reason);
-        }
-        log_warn(REWARD, "%d group%s left out, the next prompt takes its place: %s", failed,
-                 failed > 1 ? "s" : "", reason);
-        rc = loop_record(l, JOURNAL_DROP,
-                         json_pack("{s:i,s:s}", "groups", failed, "reason", reason), e);
-        if (rc == STATUS_OK) {
-            rc = loop_submit(l, failed, e);
-        }
-        return rc == STATUS_OK ? STATUS_AGAIN : rc;
-    }
-    loop_say(l, "rollout", batch_done_samples(l->batch),
-             (int)(l->c.o->rollout_batch_size * l->c.o->n_samples_per_prompt), NULL);
-    return rc == STATUS_OK ? loop_rollout_end(l, e) : rc;
+    return rc;
 }
 
 /* ---- training ----------------------------------------------------------------------------------
  */
 
-static int loop_train(struct loop *l, struct err *e)
+static int loop_learn(void *arg, struct err *e)
 {
-    struct learn_in in = {l->loaded, l->nloaded, l->rollout, l->batch != NULL};
-    int rc;
+    struct loop *l = arg;
+    return learn_rollout(&l->learn, &l->in, l->train.row, e);
+}
 
-    if (l->batch) {
-        in.s = batch_samples(l->batch, &in.n);
+/* The turn is trained from here on; ahead of it the next one is sampled, with the weights that the
+ * engines have now. */
+static int loop_train_begin(struct loop *l, struct err *e)
+{
+    int64_t next = l->turn.id + 1;
+    int rc = STATUS_OK;
+
+    if (l->c.ahead) {
+        l->t_step = loop_now(l);
     }
-    rc = learn_rollout(&l->learn, &in, l->row, e);
+    l->train = l->turn;
+    memset(&l->turn, 0, sizeof l->turn);
+    l->in = (struct learn_in){.rollout = l->train.id, .drawn = l->train.drawn};
+    l->in.s = turn_samples(&l->train, &l->in.n);
+    l->t_trained = 0.0;
+    l->state = LOOP_TRAIN_RUN;
+    if (!l->c.train) {
+        float *zero = mem_alloc(sizeof(float) * (size_t)(l->in.n + 1));
+        rollmetric_rollout(l->train.row, l->in.s, l->in.n, zero);
+        mem_free(zero);
+        l->state = LOOP_SAVE;
+        return STATUS_AGAIN;
+    }
+    if (l->c.ahead && next < l->c.num_rollout) {
+        rc = loop_sample_next(l, next, e);
+    }
+    if (rc == STATUS_OK && l->job) {
+        atomic_store(&l->steps, 0);
+        trainjob_start(l->job, loop_learn, l);
+        l->job_runs = 1;
+    }
+    return rc == STATUS_OK ? STATUS_AGAIN : rc;
+}
+
+/* What the thread has done is recorded by the loop's own. */
+static int loop_train_told(struct loop *l, struct err *e)
+{
+    int rc = STATUS_OK, n = atomic_load(&l->steps);
+
+    for (int i = 0; rc == STATUS_OK && i < n; i++) {
+        rc = loop_record_step(l, i, e);
+    }
+    return rc;
+}
+
+/* Training and the rollout ahead of it: side by side, or the rollout first, which is the same for
+ * the bits of both. */
+static int loop_train_run(struct loop *l, struct err *e)
+{
+    int sampling = l->turn.c && !l->turn.whole;
+    int rc = sampling ? loop_tick_turn(l, e) : STATUS_OK;
+
+    if (rc < 0) {
+        return rc;
+    }
+    if (l->job_runs) {
+        int done = trainjob_wait(l->job, sampling ? 0.0 : 0.1, e);
+        loop_say(l, "train", atomic_load(&l->steps), atomic_load(&l->nsteps), NULL);
+        if (done != STATUS_AGAIN) {
+            l->job_runs = 0;
+            l->t_trained = loop_now(l);
+            done = done == STATUS_OK ? loop_train_told(l, e) : done;
+        }
+        if (done < 0) {
+            return done;
+        }
+        rc = done == STATUS_AGAIN ? done : rc;
+    }
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    if (l->job) {
+        metric_put(l->train.row, "perf/train_wait_time", loop_now(l) - l->t_trained);
+    } else {
+        rc = loop_learn(l, e);
+    }
     l->state = LOOP_SAVE;
     return rc == STATUS_OK ? STATUS_AGAIN : rc;
 }
@@ -481,17 +438,17 @@ static int loop_write(struct loop *l, int due, struct err *e)
     if (l->c.train && due && o->save_hf) {
         loop_say(l, "save", 0, 1, NULL);
         rc = loop_export(l, e);
-        metric_put(l->row, "perf/export_hf_time", loop_now(l) - t0);
+        metric_put(l->train.row, "perf/export_hf_time", loop_now(l) - t0);
     }
     if (l->save_s > 0.0) {
-        metric_put(l->row, "perf/save_model_time", l->save_s); /* of the checkpoint before */
+        metric_put(l->train.row, "perf/save_model_time", l->save_s); /* of the checkpoint before */
         l->save_s = 0.0;
     }
-    metric_put(l->row, "perf/peak_memory_gib", (double)mem_peak() / 1073741824.0);
-    metric_put(l->row, "perf/step_time", loop_now(l) - l->t_step);
-    loop_say(l, "step", 1, 1, l->row);
-    metric_emit(l->row);
-    l->row = NULL;
+    metric_put(l->train.row, "perf/peak_memory_gib", (double)mem_peak() / 1073741824.0);
+    metric_put(l->train.row, "perf/step_time", loop_now(l) - l->t_step);
+    loop_say(l, "step", 1, 1, l->train.row);
+    metric_emit(l->train.row);
+    l->train.row = NULL;
     if (rc == STATUS_OK && l->c.train && due && o->save) {
         json_t *state = loop_state(l);
         loop_say(l, "save", 0, 1, NULL);
@@ -506,7 +463,7 @@ static int loop_write(struct loop *l, int due, struct err *e)
         json_decref(state);
         l->save_s = loop_now(l) - t0;
         if (rc == STATUS_OK) {
-            rc = loop_record(l, JOURNAL_SAVED,
+            rc = turn_record(&l->c, JOURNAL_SAVED, l->rollout,
                              json_pack("{s:I}", "iteration", (json_int_t)l->rollout), e);
         }
     }
@@ -516,9 +473,9 @@ static int loop_write(struct loop *l, int due, struct err *e)
 /* What follows a rollout, or the start: an evaluation where one is due, then the next rollout. */
 static void loop_next(struct loop *l, int last, int eval)
 {
-    l->after_eval = last ? LOOP_DONE : LOOP_ROLLOUT_BEGIN;
+    l->after_eval = last ? LOOP_DONE : l->turn.whole ? LOOP_TRAIN_BEGIN : LOOP_ROLLOUT_BEGIN;
     if (eval || !last) {
-        loop_sample(l, eval ? LOOP_EVAL_BEGIN : LOOP_ROLLOUT_BEGIN);
+        loop_sample(l, eval ? LOOP_EVAL_BEGIN : l->after_eval);
     } else {
         l->state = LOOP_DONE;
     }
@@ -535,9 +492,7 @@ static int loop_save(struct loop *l, struct err *e)
     int due = last || (o->save_interval != CONF_UNSET && done % o->save_interval == 0);
     int rc = loop_write(l, due, e);
 
-    batch_free(l->batch);
-    l->batch = NULL;
-    loop_drop_loaded(l);
+    turn_fini(&l->train);
     l->rollout = done;
     l->since_synced++;
     loop_next(l, last, rc == STATUS_OK && !stop && loop_eval_due(l, done));
@@ -567,11 +522,12 @@ int loop_tick(struct loop *l, struct err *e)
     switch (l->state) {
     case LOOP_START: return loop_start(l);
     case LOOP_SYNC: return loop_sync(l, e);
-    case LOOP_EVAL_BEGIN: return loop_eval_begin(l, e);
+    case LOOP_EVAL_BEGIN: return loop_eval_begin(l);
     case LOOP_EVAL_RUN: return loop_eval_run(l, e);
     case LOOP_ROLLOUT_BEGIN: return loop_rollout_begin(l, e);
     case LOOP_ROLLOUT_RUN: return loop_rollout_run(l, e);
-    case LOOP_TRAIN: return loop_train(l, e);
+    case LOOP_TRAIN_BEGIN: return loop_train_begin(l, e);
+    case LOOP_TRAIN_RUN: return loop_train_run(l, e);
     case LOOP_SAVE: return loop_save(l, e);
     default: return STATUS_OK;
     }

@@ -17,6 +17,8 @@
 #include "rl/train_opts.h"
 
 struct err;
+struct evalset;
+struct filter;
 struct hub;
 struct journal;
 struct promptenc;
@@ -25,7 +27,7 @@ struct worker_pool;
 struct world;
 
 struct loop_eval_set {
-    char *name;
+    const struct evalset *set;
     struct prompts *data;
 };
 
@@ -45,12 +47,19 @@ struct loop_cfg {
     const struct trainer_port *critic;  /* NULL but for ppo */
     struct hub *hub, *eval_hub;
     struct worker_pool *shape; /* of --custom-reward-post-process-path, or NULL */
+    /* functions of the user's, each may be NULL (rl/filter.h) */
+    struct filter *dynamic, *sample_filter, *all_samples, *buffer_filter;
+    /* Of the checkpoint, read by open only, or NULL: unfinished groups, a rollout that is sampled
+     * and not yet trained. */
+    const json_t *buffer, *waiting;
     const struct promptenc *enc;
     struct prompts *data; /* NULL with --load-debug-rollout-data */
     struct loop_eval_set *evals;
     int nevals;
     const struct world *world;
     struct journal *journal; /* or NULL */
+    int ahead;   /* 1: a rollout is sampled before the one before it is trained (train-async) */
+    int overlap; /* 1: at the same time, in two threads; the engines are not in this process */
     int64_t start_rollout, num_rollout;
     int64_t sched_pos, critic_pos; /* rollouts that actor and critic were trained on before */
     void (*progress)(void *arg, const struct loop_progress *p);
@@ -62,6 +71,6 @@ int loop_open(const struct loop_cfg *cfg, struct loop **out, struct err *e);
 int loop_tick(struct loop *l, struct err *e);
 void loop_close(struct loop *l);
 /* State for a checkpoint after rollout `done`; the caller owns it. */
-json_t *loop_state(const struct loop *l);
+json_t *loop_state(struct loop *l);
 
 #endif

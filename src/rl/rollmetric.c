@@ -78,7 +78,7 @@ void rollmetric_rollout(json_t *row, struct sample *const *s, int n, const float
 {
     struct exact raw, norm, logp;
     double total = 0.0, response = 0.0;
-    int truncated = 0;
+    int truncated = 0, mixed = 0;
     int64_t lo = INT64_MAX, hi = INT64_MIN;
     double versions = 0.0;
 
@@ -102,6 +102,7 @@ void rollmetric_rollout(json_t *row, struct sample *const *s, int n, const float
             lo = v < lo ? v : lo;
             hi = v > hi ? v : hi;
             versions += (double)v;
+            mixed += s[i]->segments[s[i]->nsegments - 1].version != v;
         }
     }
     if (!n) {
@@ -116,6 +117,45 @@ void rollmetric_rollout(json_t *row, struct sample *const *s, int n, const float
     metric_put(row, "rollout/weight_version/mean", versions / n);
     metric_put_int(row, "rollout/weight_version/min", lo);
     metric_put_int(row, "rollout/weight_version/max", hi);
+    metric_put(row, "rollout/weight_version/mixed_version_ratio", (double)mixed / n);
+}
+
+/* The chance that k of n answers, of which c are right, have a right one among them. */
+static double rollmetric_pass(int n, int c, int k)
+{
+    double miss = 1.0;
+    if (n - c < k) {
+        return 1.0;
+    }
+    for (int i = n - c + 1; i <= n; i++) {
+        miss *= 1.0 - (double)k / i;
+    }
+    return 1.0 - miss;
+}
+
+void rollmetric_passrate(json_t *row, const char *prefix, struct sample *const *s, int n, int group)
+{
+    for (int k = 1; k <= group; k *= 2) {
+        struct exact sum;
+        char name[200];
+        int groups = 0;
+        exact_init(&sum);
+        for (int i = 0, j; i < n; i = j) {
+            int right = 0, scored = 0;
+            for (j = i; j < n && s[j]->group_index == s[i]->group_index; j++) {
+                right += s[j]->reward == 1.0;
+                scored += isfinite(s[j]->reward) != 0;
+            }
+            if (scored == group) {
+                exact_add(&sum, rollmetric_pass(group, right, k));
+                groups++;
+            }
+        }
+        if (groups) {
+            snprintf(name, sizeof name, "%spass@%d", prefix, k);
+            metric_put(row, name, exact_value(&sum) / groups);
+        }
+    }
 }
 
 double rollmetric_eval(json_t *row, const char *name, struct sample *const *s, int n)

@@ -13,6 +13,11 @@ void rollmetric_zero_std(json_t *row, struct sample *const *s, int n);
 /* rollout/raw_reward, rewards, response_lengths, total_lengths, truncated, rollout_log_probs,
  * weight_version/...; shaped (n) are the normalised rewards. */
 void rollmetric_rollout(json_t *row, struct sample *const *s, int n, const float *shaped);
+/* PREFIXpass@k for k = 1, 2, 4, ... up to the group's size: the chance that one of k answers is
+ * right (reward 1), estimated from all of a group's, over the groups with `group` scored samples.
+ */
+void rollmetric_passrate(json_t *row, const char *prefix, struct sample *const *s, int n,
+                         int group);
 /* eval/NAME (mean reward), NAME-none_reward_ratio, NAME-truncated_ratio. Returns the mean. */
 double rollmetric_eval(json_t *row, const char *name, struct sample *const *s, int n);
 

@@ -103,6 +103,34 @@ const struct conf_opt train_opts_table[] = {
     {"seed", CONF_INT, "1234", "[0,4611686018427387904]", "seed of the trainer", O(seed), "rollout",
      NULL},
 
+    {"dynamic-sampling-filter-path", CONF_STR, NULL, NULL,
+     "which finished groups are kept: check_reward_nonzero_std, check_no_aborted, or a function "
+     "(args, samples)",
+     O(dynamic_sampling_filter_path), "rollout", NULL},
+    {"rollout-submission-granularity", CONF_CHOICE, NULL, "group|sample",
+     "what makes room for more prompts: a finished group (unset), or a finished sample",
+     O(rollout_submission_granularity), "rollout", NULL},
+    {"partial-rollout", CONF_SWITCH, NULL, NULL,
+     "groups that are unfinished when enough are kept go on in the next rollout",
+     O(partial_rollout), "rollout", NULL},
+    {"mask-offpolicy-in-partial-rollout", CONF_SWITCH, NULL, NULL,
+     "of a sample that went on, train only the tokens of its last rollout",
+     O(mask_offpolicy_in_partial_rollout), "rollout", NULL},
+    {"buffer-filter-path", CONF_STR, NULL, NULL,
+     "which unfinished groups go on: pop_first (unset), or a function (args, rollout_id, buffer, "
+     "n)",
+     O(buffer_filter_path), "rollout", NULL},
+    {"rollout-sample-filter-path", CONF_STR, NULL, NULL,
+     "function (args, groups) that marks samples which are not trained (remove_sample)",
+     O(rollout_sample_filter_path), "rollout", NULL},
+    {"rollout-all-samples-process-path", CONF_STR, NULL, NULL,
+     "function (args, groups, None) that sees the kept groups and those that the filter dropped",
+     O(rollout_all_samples_process_path), "rollout", NULL},
+    {"rollout-logical-concurrency", CONF_INT, "512", "[1,1000000]",
+     "samples that run at once on the virtual clock by which groups are kept and cut; engines may "
+     "run more or fewer",
+     O(rollout_logical_concurrency), "rollout", NULL},
+
     {"rm-type", CONF_STR, NULL, NULL, "built-in reward", O(rm_type), "reward", NULL},
     {"custom-rm-path", CONF_STR, NULL, NULL, "reward function: pkg.module.fn or FILE.py:fn",
      O(custom_rm_path), "reward", NULL},
@@ -138,6 +166,13 @@ const struct conf_opt train_opts_table[] = {
     {"eval-interval", CONF_INT, NULL, COUNT, "rollouts between evaluations", O(eval_interval),
      "evaluation", NULL},
     {"eval-prompt-data", CONF_STRS, NULL, NULL, "pairs of name and file", O(eval_prompt_data),
+     "evaluation", NULL},
+    {"eval-config", CONF_STR, NULL, NULL,
+     "YAML or JSON file of evaluation sets with their own keys and sampling, or base64: and its "
+     "content",
+     O(eval_config), "evaluation", NULL},
+    {"log-passrate", CONF_SWITCH, NULL, NULL,
+     "pass@k of the groups, k = 1, 2, 4, ...: passrate/ and eval/NAME-pass@k", O(log_passrate),
      "evaluation", NULL},
     {"skip-eval-before-train", CONF_SWITCH, NULL, NULL, "no evaluation before the first step",
      O(skip_eval_before_train), "evaluation", NULL},
@@ -475,11 +510,6 @@ static int derive_sampling(struct train_opts *o, struct err *e)
                    "--over-sampling-batch-size %lld is less than --rollout-batch-size %lld",
                    (long long)o->over_sampling_batch_size, (long long)o->rollout_batch_size);
     }
-    if (o->over_sampling_batch_size > o->rollout_batch_size) {
-        return ERR(e, STATUS_UNSUPPORTED,
-                   "--over-sampling-batch-size above --rollout-batch-size is known, not supported "
-                   "yet");
-    }
     if (o->rollout_top_k == 0) {
         return ERR(e, STATUS_INPUT, "--rollout-top-k 0 leaves no token; -1 is all");
     }
@@ -497,6 +527,44 @@ static int derive_sampling(struct train_opts *o, struct err *e)
     }
     if (!is_set(o->rollout_max_response_len) && !o->debug_train_only) {
         return ERR(e, STATUS_INPUT, "--rollout-max-response-len is needed");
+    }
+    return 0;
+}
+
+static int check_rollout(struct train_opts *o, struct err *e)
+{
+    if (o->rollout_submission_granularity < 0) {
+        o->rollout_submission_granularity = TRAIN_BY_GROUP;
+    }
+    if (o->mask_offpolicy_in_partial_rollout && !o->partial_rollout) {
+        return ERR(e, STATUS_INPUT,
+                   "--mask-offpolicy-in-partial-rollout has no effect without --partial-rollout");
+    }
+    if (o->buffer_filter_path && !o->partial_rollout) {
+        return ERR(e, STATUS_INPUT, "--buffer-filter-path has no effect without --partial-rollout");
+    }
+    if (o->partial_rollout && o->load_debug_rollout_data) {
+        return ERR(e, STATUS_INPUT,
+                   "--partial-rollout and --load-debug-rollout-data exclude each other");
+    }
+    return 0;
+}
+
+/* What cannot be while a rollout is sampled ahead of the training. */
+static int check_async(const struct train_opts *o, struct err *e)
+{
+    if (!o->train_async) {
+        return 0;
+    }
+    if (o->colocate) {
+        return ERR(e, STATUS_INPUT,
+                   "miles train-async and --colocate exclude each other: one samples while the "
+                   "other trains");
+    }
+    if (o->advantage_estimator == ADV_PPO && !o->use_rollout_logprobs && !o->use_tis) {
+        return ERR(e, STATUS_INPUT,
+                   "miles train-async with --advantage-estimator ppo needs --use-rollout-logprobs "
+                   "or --use-tis: samples are of older weights");
     }
     return 0;
 }
@@ -524,8 +592,11 @@ static int derive_eval(struct train_opts *o, struct err *e)
             }
         }
     }
-    if (is_set(o->eval_interval) && o->eval_prompt_data.n == 0) {
-        return ERR(e, STATUS_INPUT, "--eval-interval needs --eval-prompt-data");
+    if (is_set(o->eval_interval) && o->eval_prompt_data.n == 0 && !o->eval_config) {
+        return ERR(e, STATUS_INPUT, "--eval-interval needs --eval-prompt-data or --eval-config");
+    }
+    if (o->eval_config && o->eval_prompt_data.n) {
+        return ERR(e, STATUS_INPUT, "--eval-prompt-data and --eval-config exclude each other");
     }
     inherit_str(&o->eval_input_key, o->input_key);
     inherit_str(&o->eval_label_key, o->label_key);
@@ -798,6 +869,8 @@ int train_opts_validate(struct train_opts *o, struct err *e)
     rc = rc ? rc : check_packing(o, e);
     rc = rc ? rc : check_memory(o, e);
     rc = rc ? rc : derive_sampling(o, e);
+    rc = rc ? rc : check_rollout(o, e);
+    rc = rc ? rc : check_async(o, e);
     rc = rc ? rc : derive_eval(o, e);
     rc = rc ? rc : check_algorithm(o, e);
     return rc ? rc : check_schedule(o, e);

@@ -22,6 +22,8 @@
 struct err;
 
 struct train_opts {
+    int train_async; /* no option: the command is `miles train-async` */
+
     /* model and checkpoint */
     char *hf_checkpoint, *load, *save, *ref_load, *save_hf;
     int64_t save_interval, start_rollout_id;
@@ -55,6 +57,13 @@ struct train_opts {
     int rollout_skip_special_tokens;
     int rollout_ignore_eos; /* ours: sample to the full length, for measurements */
 
+    /* which groups a rollout keeps, and what becomes of the others */
+    char *dynamic_sampling_filter_path, *buffer_filter_path;
+    char *rollout_sample_filter_path, *rollout_all_samples_process_path;
+    int rollout_submission_granularity; /* enum train_granularity; derived */
+    int partial_rollout, mask_offpolicy_in_partial_rollout;
+    int64_t rollout_logical_concurrency;
+
     /* reward */
     char *rm_type, *custom_rm_path, *reward_key, *eval_reward_key, *reward_python;
     char *rm_url, *custom_reward_post_process_path;
@@ -66,6 +75,8 @@ struct train_opts {
     /* evaluation; eval_* are derived from the training ones where unset */
     int64_t eval_interval;
     struct conf_strs eval_prompt_data; /* name, path, name, path, ... */
+    char *eval_config;                 /* instead of those: rl/evalset.h */
+    int log_passrate;
     int skip_eval_before_train;
     char *eval_input_key, *eval_label_key, *eval_tool_key;
     int64_t n_samples_per_eval_prompt;
@@ -153,6 +164,7 @@ struct train_opts {
     int64_t numeric_leaves; /* R; 0: from the model */
 };
 
+enum train_granularity { TRAIN_BY_GROUP, TRAIN_BY_SAMPLE };
 enum train_opd { TRAIN_OPD_HTTP, TRAIN_OPD_HERE }; /* order of --opd-type */
 enum train_opts_isa {
     TRAIN_OPTS_ISA_AUTO,

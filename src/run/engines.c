@@ -40,8 +40,8 @@ int engines_use(const struct place_opts *p, const struct train_opts *t)
     int own = p->backend == PLACE_MILES && !p->external;
     /* who is to sample with older weights while training goes on cannot read the trainer's memory
      */
-    return own && strcmp(t->device, "cpu") == 0 && t->update_weights_interval == 1 ? WEIGHTS_SHARED
-                                                                                   : 0;
+    int older = t->update_weights_interval != 1 || t->train_async;
+    return own && strcmp(t->device, "cpu") == 0 && !older ? WEIGHTS_SHARED : 0;
 }
 
 /* ---- weights ---- */

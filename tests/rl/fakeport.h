@@ -109,6 +109,7 @@ enum { FAKEPORT_ANSWERS = 8192, FAKEPORT_LEN = 16, FAKEPORT_SAVES = 64 };
 
 struct fakeport_answer {
     struct port_answer a;
+    int got; /* tokens that it has, with slots */
     int32_t tokens[FAKEPORT_LEN];
     float logps[FAKEPORT_LEN];
 };
@@ -127,15 +128,23 @@ struct fakeport {
     int last_max_new;
     int fail_submit, end_early; /* the k-th submit fails; poll ends after so many answers */
     int room, turned_away; /* answers it holds at once, 0: any; groups that it had no room for */
-    int exact;
+    int slots;             /* samples that get tokens at a time; 0: answers are there at once */
+    int spread;            /* most tokens of an answer; 0: 5 */
+    int drift;             /* 1: tokens depend on the weights */
+    int exact, aborts;
+    int64_t sampled;  /* tokens that were handed out */
+    int64_t *weights; /* the version that the engine samples with: &version, or &published */
+    int64_t published;
     /* trainer */
     struct sha256 digest;
     int64_t version;
-    int steps, scored, scored_ref, saves, exports;
+    _Atomic int steps; /* a loop may train in a thread of its own */
+    int scored, scored_ref, saves, exports;
     int fail_step, fail_save, fail_export; /* the k-th such call fails */
     double lr[64];                         /* of the first steps */
     int64_t first_tokens[64];              /* tokens the step was given */
     int exact_samples[64], with_old[64];   /* samples of the step that are exact, have old */
+    int idle[64];                          /* without a token to train */
     int on_policy[64], with_train[64];     /* that are of the trainer's weights, have train */
     int64_t saved_iteration[FAKEPORT_SAVES];
     char *saved_state[FAKEPORT_SAVES];
@@ -143,8 +152,8 @@ struct fakeport {
     void (*on_save)(void *arg, int64_t iteration); /* called by each save, or NULL */
     void *on_save_arg;
     /* world */
-    double clock;
-    int stop_after_steps; /* stopping once so many steps were made; -1 never */
+    _Atomic int64_t clock; /* quarters of a second */
+    int stop_after_steps;  /* stopping once so many steps were made; -1 never */
 };
 
 static inline uint64_t fakeport_mix(uint64_t x)
@@ -173,24 +182,58 @@ static inline int fakeport_submit(void *self, const struct port_group *g, struct
         assert_true(f->nq < FAKEPORT_ANSWERS);
         f->nq++;
         h = fakeport_mix(h ^ (uint64_t)(g->sample + i));
-        for (int t = 0; t < g->ntokens; t++) {
+        for (int t = 0; t < g->ntokens - g->position; t++) {
             h = fakeport_mix(h ^ (uint64_t)g->tokens[t]);
         }
         memset(x, 0, sizeof *x);
         x->a.group = g->id;
         x->a.sample = i;
-        x->a.ntokens = 1 + (int)(h % 5);
+        x->a.ntokens = 1 + (int)(h % (uint64_t)(f->spread ? f->spread : 5)) - g->position;
+        assert_true(x->a.ntokens > 0 && g->max_new > 0);
         x->a.ntokens = x->a.ntokens > g->max_new ? g->max_new : x->a.ntokens;
         x->a.finish = h % 7 ? PORT_STOP : PORT_LENGTH;
-        x->a.version = f->version;
+        x->a.version = *f->weights;
         x->a.exact = f->exact;
-        for (int t = 0; t < x->a.ntokens; t++) {
+        for (int t = -g->position; t < x->a.ntokens; t++) {
+            uint64_t v;
             h = fakeport_mix(h);
-            x->tokens[t] = (int32_t)(h % 36);
-            x->logps[t] = -(float)(h >> 40) * 0x1p-22f;
+            v = f->drift ? fakeport_mix(h ^ (uint64_t)*f->weights) : h;
+            if (t >= 0) {
+                x->tokens[t] = (int32_t)(v % 36);
+                x->logps[t] = -(float)(v >> 40) * 0x1p-22f;
+            }
         }
     }
     return STATUS_OK;
+}
+
+static inline int fakeport_hand(struct fakeport *f, int pick, struct port_answer *a)
+{
+    f->now = f->q[pick];
+    memmove(f->q + pick, f->q + pick + 1, sizeof *f->q * (size_t)(f->nq - pick - 1));
+    f->nq--;
+    *a = f->now.a;
+    a->tokens = f->now.tokens;
+    a->logps = f->now.logps;
+    f->sampled += a->ntokens;
+    return STATUS_OK;
+}
+
+/* An engine that works: some samples get some tokens; one that is finished is told. */
+static inline int fakeport_poll_slots(struct fakeport *f, struct port_answer *a)
+{
+    int ready = -1, n = f->nq < f->slots ? f->nq : f->slots;
+    for (int i = 0; i < n; i++) {
+        f->order = fakeport_mix(f->order);
+        f->q[i].got += (int)(f->order % 3);
+    }
+    for (int i = 0; i < f->nq; i++) {
+        f->order = fakeport_mix(f->order);
+        if (f->q[i].got >= f->q[i].a.ntokens && (ready < 0 || f->order % 2)) {
+            ready = i;
+        }
+    }
+    return ready < 0 || f->order % 5 == 0 ? STATUS_AGAIN : fakeport_hand(f, ready, a);
 }
 
 static inline int fakeport_poll(void *self, struct port_answer *a, struct err *e)
@@ -205,6 +248,9 @@ static inline int fakeport_poll(void *self, struct port_answer *a, struct err *e
     if (!f->nq) {
         return STATUS_END;
     }
+    if (f->slots) {
+        return fakeport_poll_slots(f, a);
+    }
     if (f->order) {
         f->order = fakeport_mix(f->order);
         if (f->order % 5 == 0) {
@@ -212,12 +258,42 @@ static inline int fakeport_poll(void *self, struct port_answer *a, struct err *e
         }
         pick = (int)(f->order / 8 % (uint64_t)f->nq);
     }
-    f->now = f->q[pick];
-    memmove(f->q + pick, f->q + pick + 1, sizeof *f->q * (size_t)(f->nq - pick - 1));
-    f->nq--;
-    *a = f->now.a;
-    a->tokens = f->now.tokens;
-    a->logps = f->now.logps;
+    return fakeport_hand(f, pick, a);
+}
+
+/* Tokens of an unfinished sample; of one whose answer waits to be polled nothing is told. */
+static inline int fakeport_progress(void *self, int64_t group, int sample)
+{
+    struct fakeport *f = self;
+    for (int i = 0; i < f->nq; i++) {
+        if (f->q[i].a.group == group && f->q[i].a.sample == sample) {
+            return f->q[i].got < f->q[i].a.ntokens ? f->q[i].got : -1;
+        }
+    }
+    return -1;
+}
+
+/* What is unfinished ends with what it has. */
+static inline void fakeport_abort(void *self, int64_t group)
+{
+    struct fakeport *f = self;
+    f->aborts++;
+    for (int i = 0; i < f->nq; i++) {
+        struct fakeport_answer *x = &f->q[i];
+        if ((group < 0 || x->a.group == group) && x->got < x->a.ntokens) {
+            x->a.ntokens = x->got;
+            x->a.finish = PORT_ABORT;
+        }
+    }
+}
+
+/* An engine elsewhere, which has the weights that it was given. */
+static inline int fakeport_publish(void *self, int64_t version, struct err *e)
+{
+    struct fakeport *f = self;
+    (void)e;
+    assert_int_equal(f->nq, 0);
+    f->published = version;
     return STATUS_OK;
 }
 
@@ -267,9 +343,11 @@ static inline int fakeport_step(void *self, struct train_sample *s, int n,
     f->lr[k] = h->lr;
     f->first_tokens[k] = 0;
     f->exact_samples[k] = f->with_old[k] = f->on_policy[k] = f->with_train[k] = 0;
+    f->idle[k] = 0;
     fakeport_digest(f, h, sizeof *h);
     for (int i = 0; i < n; i++) {
         size_t m = (size_t)s[i].response;
+        int idle = 1;
         assert_true(s[i].prompt >= 1);
         fakeport_digest(f, s[i].tokens, 4 * ((size_t)s[i].prompt + m));
         fakeport_digest(f, s[i].adv, 4 * m);
@@ -277,6 +355,7 @@ static inline int fakeport_step(void *self, struct train_sample *s, int n,
         fakeport_digest(f, &s[i].exact, sizeof s[i].exact);
         for (int t = 0; t < s[i].response; t++) {
             uint8_t on = !s[i].mask || s[i].mask[t];
+            idle = idle && !on;
             fakeport_digest(f, &on, 1);
         }
         if (s[i].old) {
@@ -285,6 +364,7 @@ static inline int fakeport_step(void *self, struct train_sample *s, int n,
         if (s[i].ref) {
             fakeport_digest(f, s[i].ref, 4 * m);
         }
+        f->idle[k] += idle;
         f->first_tokens[k] += s[i].response;
         f->exact_samples[k] += s[i].exact;
         f->with_old[k] += s[i].old != NULL;
@@ -339,7 +419,7 @@ static inline int64_t fakeport_version(void *self)
 
 static inline double fakeport_now(void *self)
 {
-    return ((struct fakeport *)self)->clock += 0.25;
+    return (double)++((struct fakeport *)self)->clock / 4;
 }
 
 static inline int fakeport_stopping(void *self)
@@ -355,9 +435,14 @@ static inline void fakeport_open(struct fakeport *f, uint64_t order)
     f->enc.tok = fakeport_tokenizer();
     f->order = order;
     f->exact = 1;
+    f->weights = &f->version;
     f->stop_after_steps = -1;
     sha256_init(&f->digest);
-    f->rollout = (struct rollout_port){.submit = fakeport_submit, .poll = fakeport_poll, .self = f};
+    f->rollout = (struct rollout_port){.submit = fakeport_submit,
+                                       .poll = fakeport_poll,
+                                       .abort = fakeport_abort,
+                                       .progress = fakeport_progress,
+                                       .self = f};
     f->train =
         (struct trainer_port){fakeport_score, fakeport_score_ref, fakeport_score_ref, fakeport_step,
                               fakeport_save,  fakeport_export,    fakeport_version,   f};

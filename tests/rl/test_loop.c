@@ -7,6 +7,8 @@
 #include "base/metric.h"
 #include "reward/hub.h"
 #include "reward/worker.h"
+#include "rl/evalset.h"
+#include "rl/filter.h"
 #include "rl/journal.h"
 #include "rl/loop.h"
 #include "rl/prompts.h"
@@ -23,6 +25,8 @@ struct run {
     struct hub *hub;
     struct prompts *data;
     struct loop_eval_set evals[2];
+    struct evalset *sets; /* two, by --eval-prompt-data one x two x */
+    int nsets;
     struct loop_cfg c;
     struct journal journal;
     int events[8], fail_event; /* the event that the journal refuses; -1 none */
@@ -30,6 +34,8 @@ struct run {
     int progress;
     int64_t start, sched_pos, num_rollout;
     const char *dataset; /* cursor as JSON, or NULL */
+    const char *buffer;  /* unfinished groups as JSON, or NULL */
+    const char *waiting; /* a rollout that is not yet trained, or NULL */
 };
 
 static void on_metric(void *arg, const json_t *row)
@@ -110,11 +116,12 @@ static void run_open(struct run *r, uint64_t order, const char *const *args)
     p.shuffle = 0;
     p.group_size = r->o.n_samples_per_eval_prompt;
     if (r->o.eval_interval != CONF_UNSET) {
+        assert_ok(evalset_read(&r->o, &r->sets, &r->nsets, &e), &e);
+        assert_int_equal(r->nsets, 2);
         for (int i = 0; i < 2; i++) {
             assert_ok(prompts_open(&r->evals[i].data, &p, &e), &e);
+            r->evals[i].set = &r->sets[i];
         }
-        r->evals[0].name = "one";
-        r->evals[1].name = "two";
         r->c.nevals = 2;
     }
     r->rows = json_array();
@@ -138,7 +145,11 @@ static void run_open(struct run *r, uint64_t order, const char *const *args)
 static int run_go(struct run *r)
 {
     struct loop *l = NULL;
+    json_t *buffer = r->buffer ? json_loads(r->buffer, 0, NULL) : NULL;
+    json_t *waiting = r->waiting ? json_loads(r->waiting, 0, NULL) : NULL;
     int rc;
+    r->c.buffer = buffer;
+    r->c.waiting = waiting;
     r->c.start_rollout = r->start;
     r->c.num_rollout = r->num_rollout;
     r->c.sched_pos = r->sched_pos;
@@ -151,9 +162,11 @@ static int run_go(struct run *r)
     memset(&e, 0, sizeof e);
     metric_add_sink(on_metric, r);
     rc = loop_open(&r->c, &l, &e);
+    json_decref(buffer);
+    json_decref(waiting);
     rc = rc == STATUS_OK ? STATUS_AGAIN : rc;
     for (int guard = 0; rc == STATUS_AGAIN; guard++) {
-        assert_true(guard < 100000);
+        assert_true(guard < 200000 || r->c.overlap);
         rc = loop_tick(l, &e);
     }
     if (rc == STATUS_OK) {
@@ -172,6 +185,7 @@ static void run_close(struct run *r)
     for (int i = 0; i < r->c.nevals; i++) {
         prompts_close(r->evals[i].data);
     }
+    evalset_free(r->sets, r->nsets);
     conf_free(r->conf);
     fakeport_close(&r->f);
 }
@@ -272,6 +286,43 @@ static void evaluations(void **state)
                                                       "eval/one")) >= 0.0);
         run_close(&r);
     }
+}
+
+/* A set's own sampling, metadata and pass@k; those of another do not show. */
+static void evaluation_sets(void **state)
+{
+    struct run r;
+    json_t *row;
+    (void)state;
+    write_rows("rows.jsonl", 30, "");
+    write_rows("eval.jsonl", 5, "");
+    run_open(&r, 3,
+             ARGS("--num-rollout", "1", "--eval-interval", "1", "--skip-eval-before-train",
+                  "--eval-prompt-data", "one", "x", "two", "x", "--log-passrate",
+                  "--save-debug-rollout-data", fakeport_path("sets-{rollout_id}")));
+    r.sets[1].n = 4;
+    r.sets[1].max_response_len = 2;
+    r.sets[1].metadata = json_pack("{s:s,s:i}", "rm_type", "f1", "note", 3);
+    assert_ok(run_go(&r), &e);
+    row = json_array_get(r.rows, 1);
+    assert_true(json_number_value(json_object_get(row, "eval/one/response_len/max")) > 2);
+    assert_null(json_object_get(row, "eval/one-pass@1"));
+    row = json_array_get(r.rows, 2);
+    assert_true(json_number_value(json_object_get(row, "eval/two/response_len/max")) == 2);
+    assert_non_null(json_object_get(row, "eval/two-pass@1"));
+    assert_non_null(json_object_get(row, "eval/two-pass@4"));
+    assert_non_null(json_object_get(json_array_get(r.rows, 0), "passrate/pass@2"));
+    {
+        char *text = NULL;
+        size_t n;
+        assert_ok(fsio_read(fakeport_path("sets-eval_two_1"), 1 << 20, &text, &n, &e), &e);
+        assert_non_null(strstr(text, "\"note\":"));
+        mem_free(text);
+        assert_ok(fsio_read(fakeport_path("sets-eval_one_1"), 1 << 20, &text, &n, &e), &e);
+        assert_null(strstr(text, "\"note\":"));
+        mem_free(text);
+    }
+    run_close(&r);
 }
 
 /* Evaluating neither moves the data nor what is trained. */
@@ -455,6 +506,325 @@ static void resume(void **state)
         run_close(&b);
     }
     run_close(&whole);
+}
+
+/* ---- dynamic sampling and partial rollouts ---- */
+
+static const char *const waves[] = {"--num-rollout",
+                                    "5",
+                                    "--over-sampling-batch-size",
+                                    "6",
+                                    "--partial-rollout",
+                                    "--rollout-logical-concurrency",
+                                    "9",
+                                    "--save",
+                                    "s",
+                                    "--save-interval",
+                                    "1",
+                                    NULL};
+
+static void waves_open(struct run *r, uint64_t order, int slots, const char *const *args)
+{
+    static const char text[] = "def third(args, samples):\n"
+                               "    return sum(s.response_length for s in samples) % 3 > 0\n";
+    struct filter_opts o = {0};
+    char path[300];
+    run_open(r, order, args);
+    r->f.slots = slots;
+    r->f.spread = 8;
+    r->f.drift = 1;
+    fakeport_text("third.py", text);
+    snprintf(path, sizeof path, "%s:third", fakeport_path("third.py"));
+    assert_ok(filter_open(FILTER_DYNAMIC, path, &o, &r->c.dynamic, &e), &e);
+}
+
+static void waves_close(struct run *r)
+{
+    filter_close(r->c.dynamic);
+    run_close(r);
+}
+
+static int64_t total(const struct run *r, const char *name)
+{
+    int64_t sum = 0;
+    for (size_t i = 0; i < json_array_size(r->rows); i++) {
+        sum += json_integer_value(json_object_get(json_array_get(r->rows, i), name));
+    }
+    return sum;
+}
+
+/* Groups are dropped, cut and taken up again, and neither the order of answers nor the speed of the
+ * engine shows in what is trained, saved or measured. */
+static void waves_speed_does_not_show(void **state)
+{
+    char want[65] = "", got[65];
+    char *saved_state[FAKEPORT_SAVES] = {0};
+    json_t *rows = NULL;
+    (void)state;
+    write_rows("rows.jsonl", 30, "bgm");
+    for (uint64_t order = 1; order < 9; order++) {
+        struct run r;
+        waves_open(&r, order, order == 8 ? 0 : (int)(order * order), waves);
+        if (order == 8) {
+            r.f.rollout.progress = NULL;
+        }
+        assert_ok(run_go(&r), &e);
+        assert_int_equal(r.f.steps, 5);
+        fakeport_weights(&r.f, got);
+        if (!want[0]) {
+            strcpy(want, got);
+            rows = json_deep_copy(r.rows);
+            assert_true(total(&r, "rollout/partial/samples") > 4);
+            assert_true(total(&r, "rollout/partial/resumed_groups") > 4);
+            assert_true(total(&r, "rollout/wasted_tokens") > 0);
+            assert_true(r.events[JOURNAL_DROP] > 0);
+        }
+        assert_string_equal(got, want);
+        for (int i = 0; i < r.f.saves; i++) {
+            if (saved_state[i]) {
+                assert_string_equal(saved_state[i], r.f.saved_state[i]);
+            } else {
+                saved_state[i] = r.f.saved_state[i];
+                r.f.saved_state[i] = NULL;
+            }
+        }
+        for (size_t i = 0; i < json_array_size(rows); i++) {
+            json_t *a = json_array_get(rows, i), *b = json_array_get(r.rows, i), *v;
+            const char *key;
+            json_object_foreach(a, key, v)
+            {
+                if (strncmp(key, "perf/", 5) != 0 && !json_equal(v, json_object_get(b, key))) {
+                    fail_msg("row %zu: %s differs", i, key);
+                }
+            }
+        }
+        waves_close(&r);
+    }
+    for (int i = 0; i < FAKEPORT_SAVES; i++) {
+        free(saved_state[i]);
+    }
+    json_decref(rows);
+}
+
+/* Stopped after each rollout and resumed with the groups that were unfinished: the same bits. */
+static void waves_resume(void **state)
+{
+    struct run whole;
+    char want[65], got[65];
+    (void)state;
+    write_rows("rows.jsonl", 30, "bgm");
+    waves_open(&whole, 1, 3, waves);
+    assert_ok(run_go(&whole), &e);
+    fakeport_weights(&whole.f, want);
+    for (int k = 1; k < 5; k++) {
+        struct run a, b;
+        char *dataset, *buffer;
+        json_t *s;
+        waves_open(&a, (uint64_t)k, 2, waves);
+        a.f.stop_after_steps = k;
+        assert_ok(run_go(&a), &e);
+        s = json_loads(a.f.saved_state[k - 1], 0, NULL);
+        dataset = json_dumps(json_object_get(s, "dataset"), 0);
+        buffer = json_dumps(json_object_get(s, "buffer"), 0);
+        assert_true(strlen(buffer) > 200);
+        waves_open(&b, 9, 5, waves);
+        b.f.digest = a.f.digest;
+        b.f.version = json_integer_value(json_object_get(s, "weight_version"));
+        b.start = k;
+        b.sched_pos = json_integer_value(json_object_get(s, "sched_pos"));
+        b.dataset = dataset;
+        b.buffer = buffer;
+        assert_ok(run_go(&b), &e);
+        fakeport_weights(&b.f, got);
+        assert_string_equal(got, want);
+        assert_string_equal(b.f.saved_state[b.f.saves - 1], whole.f.saved_state[4]);
+        free(dataset);
+        free(buffer);
+        json_decref(s);
+        waves_close(&a);
+        waves_close(&b);
+    }
+    /* a buffer that does not fit is refused */
+    {
+        struct run r;
+        waves_open(&r, 1, 3, waves);
+        r.buffer = "[[{}]]";
+        assert_int_equal(run_go(&r), STATUS_INPUT);
+        assert_non_null(strstr(e.msg, "--n-samples-per-prompt is 4"));
+        waves_close(&r);
+    }
+    waves_close(&whole);
+}
+
+/* Functions of the user's see what Miles' would. */
+static void waves_functions(void **state)
+{
+    static const char text[] =
+        "import os\n"
+        "def mark(args, groups):\n"
+        "    assert len(groups) == 3 and all(len(g) == 4 for g in groups)\n"
+        "    for g in groups:\n"
+        "        g[1].remove_sample = True\n"
+        "def see(args, groups, source):\n"
+        "    with open(os.environ['SEEN'], 'a') as out:\n"
+        "        out.write('%d %d\\n' % (len(groups), sum(len(g) for g in groups)))\n"
+        "async def last(args, rollout_id, buffer, n):\n"
+        "    assert rollout_id in (1, 2, 3, 4)\n"
+        "    out = buffer[-2:]\n"
+        "    buffer.clear()\n"
+        "    return out[:n]\n";
+    struct filter_opts o = {0};
+    char path[300], seen[8] = "";
+    size_t size;
+    char *told = NULL;
+    struct run r;
+    (void)state;
+    fakeport_text("seen", "");
+    fakeport_text("fns.py", text);
+    setenv("SEEN", fakeport_path("seen"), 1);
+    write_rows("rows.jsonl", 30, "bgm");
+    waves_open(&r, 1, 3, waves);
+    snprintf(path, sizeof path, "%s:mark", fakeport_path("fns.py"));
+    assert_ok(filter_open(FILTER_SAMPLE, path, &o, &r.c.sample_filter, &e), &e);
+    snprintf(path, sizeof path, "%s:see", fakeport_path("fns.py"));
+    assert_ok(filter_open(FILTER_ALL, path, &o, &r.c.all_samples, &e), &e);
+    snprintf(path, sizeof path, "%s:last", fakeport_path("fns.py"));
+    assert_ok(filter_open(FILTER_BUFFER, path, &o, &r.c.buffer_filter, &e), &e);
+    assert_ok(run_go(&r), &e);
+    assert_true(total(&r, "rollout/partial/thrown_groups") > 0);
+    for (int i = 0; i < 5; i++) { /* a quarter of the samples has no token to train */
+        assert_int_equal(r.f.idle[i], 3);
+    }
+    assert_ok(fsio_read(fakeport_path("seen"), 1 << 16, &told, &size, &e), &e);
+    assert_int_equal(size > 20, 1);
+    memcpy(seen, told, 1);
+    assert_true(seen[0] >= '3');
+    mem_free(told);
+    filter_close(r.c.sample_filter);
+    filter_close(r.c.all_samples);
+    filter_close(r.c.buffer_filter);
+    waves_close(&r);
+    snprintf(path, sizeof path, "%s:gone", fakeport_path("fns.py"));
+    assert_int_equal(filter_open(FILTER_SAMPLE, path, &o, &r.c.sample_filter, &e), STATUS_INPUT);
+    assert_non_null(strstr(e.msg, "--rollout-sample-filter-path"));
+    assert_non_null(strstr(e.msg, "gone"));
+}
+
+/* ---- one step ahead ---- */
+
+/* where: 0 in one process, one after the other; 1 an engine elsewhere, one after the other; 2 and
+ * at the same time. */
+static void ahead_open(struct run *r, uint64_t order, int slots, int where)
+{
+    waves_open(r, order, slots, waves);
+    r->c.ahead = 1;
+    r->c.overlap = where == 2;
+    if (where) {
+        r->f.rollout.publish = fakeport_publish;
+        r->f.weights = &r->f.published;
+    }
+}
+
+/* Rollout k + 1 is of the weights before step k, however it is executed. */
+static void ahead_is_one_schedule(void **state)
+{
+    char want[65] = "", got[65], *saved_state = NULL;
+    struct run r;
+    (void)state;
+    write_rows("rows.jsonl", 30, "bgm");
+    for (int k = 0; k < 9; k++) {
+        ahead_open(&r, (uint64_t)k + 1, 1 + k * k, k % 3);
+        assert_ok(run_go(&r), &e);
+        assert_int_equal(r.f.steps, 5);
+        assert_int_equal(r.events[JOURNAL_STEP], 5);
+        assert_string_equal(series(&r, "rollout/step"), "0 1 2 3 4");
+        assert_string_equal(series(&r, "rollout/weight_version/max"), "0 0 1 2 3");
+        assert_int_equal(r.f.exact_samples[0], 12);
+        assert_int_equal(r.f.exact_samples[1], 0); /* of older weights */
+        fakeport_weights(&r.f, got);
+        if (!want[0]) {
+            strcpy(want, got);
+            saved_state = r.f.saved_state[4];
+            r.f.saved_state[4] = NULL;
+        } else {
+            assert_string_equal(r.f.saved_state[4], saved_state);
+        }
+        assert_string_equal(got, want);
+        waves_close(&r);
+    }
+    free(saved_state);
+    /* and it is another one than that of a run without */
+    waves_open(&r, 1, 3, waves);
+    assert_ok(run_go(&r), &e);
+    fakeport_weights(&r.f, got);
+    assert_string_not_equal(got, want);
+    waves_close(&r);
+}
+
+/* A stopped run has the rollout that was sampled ahead in its checkpoint. */
+static void ahead_resume(void **state)
+{
+    struct run whole;
+    char want[65], got[65];
+    (void)state;
+    write_rows("rows.jsonl", 30, "bgm");
+    ahead_open(&whole, 1, 3, 2);
+    assert_ok(run_go(&whole), &e);
+    fakeport_weights(&whole.f, want);
+    for (int k = 1; k < 5; k++) {
+        struct run a, b;
+        char *dataset, *buffer, *waiting;
+        json_t *s;
+        ahead_open(&a, (uint64_t)k, 2, k % 3);
+        a.f.stop_after_steps = k;
+        assert_ok(run_go(&a), &e);
+        assert_int_equal(a.f.steps, k);
+        s = json_loads(a.f.saved_state[k - 1], 0, NULL);
+        dataset = json_dumps(json_object_get(s, "dataset"), 0);
+        buffer = json_dumps(json_object_get(s, "buffer"), 0);
+        waiting = json_dumps(json_object_get(s, "waiting"), 0);
+        assert_non_null(waiting);
+        ahead_open(&b, 9, 5, (k + 1) % 3);
+        b.f.digest = a.f.digest;
+        b.f.version = json_integer_value(json_object_get(s, "weight_version"));
+        b.start = k;
+        b.sched_pos = json_integer_value(json_object_get(s, "sched_pos"));
+        b.dataset = dataset;
+        b.buffer = buffer;
+        b.waiting = waiting;
+        assert_ok(run_go(&b), &e);
+        assert_int_equal(b.f.steps, 5 - k);
+        fakeport_weights(&b.f, got);
+        assert_string_equal(got, want);
+        free(dataset);
+        free(buffer);
+        free(waiting);
+        json_decref(s);
+        waves_close(&a);
+        waves_close(&b);
+    }
+    waves_close(&whole);
+}
+
+/* What fails on one side while the other works ends the run with its own cause. */
+static void ahead_errors(void **state)
+{
+    struct run r;
+    (void)state;
+    write_rows("rows.jsonl", 30, "");
+    for (int where = 0; where < 3; where++) {
+        ahead_open(&r, 1, 3, where);
+        r.f.fail_step = 2;
+        assert_int_equal(run_go(&r), STATUS_NUMERIC);
+        assert_non_null(strstr(e.msg, "not finite"));
+        assert_string_equal(series(&r, "rollout/step"), "0");
+        waves_close(&r);
+        ahead_open(&r, 1, 3, where);
+        r.f.fail_submit = 14;
+        assert_int_equal(run_go(&r), STATUS_INPUT);
+        assert_non_null(strstr(e.msg, "no room"));
+        waves_close(&r);
+    }
 }
 
 /* An evaluation that was due and not made before the stop is made when the run goes on. */
@@ -813,12 +1183,19 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(order_does_not_show),
         cmocka_unit_test(evaluations),
+        cmocka_unit_test(evaluation_sets),
         cmocka_unit_test(evaluation_is_apart),
         cmocka_unit_test(saving),
         cmocka_unit_test(checkpoint_comes_last),
         cmocka_unit_test(export_spares_files),
         cmocka_unit_test(stop_request),
         cmocka_unit_test(resume),
+        cmocka_unit_test(waves_speed_does_not_show),
+        cmocka_unit_test(waves_resume),
+        cmocka_unit_test(waves_functions),
+        cmocka_unit_test(ahead_is_one_schedule),
+        cmocka_unit_test(ahead_resume),
+        cmocka_unit_test(ahead_errors),
         cmocka_unit_test(resume_evaluates),
         cmocka_unit_test(already_done),
         cmocka_unit_test(failures),

@@ -17,6 +17,8 @@ static struct err e;
     "--rollout-max-response-len 64 --rm-type math "
 
 /* Parses and validates; the parse itself must succeed. */
+static int train_async; /* which command it is */
+
 static int run(const char *line)
 {
     char **argv;
@@ -24,6 +26,7 @@ static int run(const char *line)
     conf_free(c);
     memset(&o, 0x5a, sizeof o);
     memset(&e, 0, sizeof e);
+    o.train_async = train_async;
     c = conf_new();
     conf_add(c, train_opts_table, &o);
     conf_add_known(c, known_flags);
@@ -91,7 +94,34 @@ static void batch_rules(void **state)
     refused(BASE "--use-dynamic-batch-size", STATUS_INPUT, "needs --max-tokens-per-gpu");
     refused(BASE "--max-tokens-per-gpu 100", STATUS_INPUT, "without --use-dynamic-batch-size");
     refused(BASE "--over-sampling-batch-size 4", STATUS_INPUT, "less than --rollout-batch-size 8");
-    refused(BASE "--over-sampling-batch-size 16", STATUS_UNSUPPORTED, "not supported yet");
+    assert_ok(run(BASE "--over-sampling-batch-size 16"), &e);
+    assert_int_equal(o.over_sampling_batch_size, 16);
+}
+
+static void rollout_rules(void **state)
+{
+    (void)state;
+    assert_ok(run(BASE), &e);
+    assert_int_equal(o.over_sampling_batch_size, 8);
+    assert_int_equal(o.rollout_submission_granularity, TRAIN_BY_GROUP);
+    assert_int_equal(o.rollout_logical_concurrency, 512);
+    assert_ok(run(BASE "--rollout-submission-granularity sample --partial-rollout "
+                       "--mask-offpolicy-in-partial-rollout --buffer-filter-path pop_first"),
+              &e);
+    assert_int_equal(o.rollout_submission_granularity, TRAIN_BY_SAMPLE);
+    refused(BASE "--mask-offpolicy-in-partial-rollout", STATUS_INPUT, "without --partial-rollout");
+    refused(BASE "--buffer-filter-path pop_first", STATUS_INPUT, "without --partial-rollout");
+    refused(BASE "--partial-rollout --load-debug-rollout-data x", STATUS_INPUT,
+            "exclude each other");
+    refused(BASE "--rollout-submission-granularity token", STATUS_INPUT, "group");
+    assert_ok(run(BASE "--advantage-estimator ppo"), &e);
+    assert_ok(run(BASE "--colocate"), &e);
+    train_async = 1;
+    assert_ok(run(BASE), &e);
+    refused(BASE "--colocate", STATUS_INPUT, "train-async and --colocate exclude each other");
+    refused(BASE "--advantage-estimator ppo", STATUS_INPUT, "--use-rollout-logprobs or --use-tis");
+    assert_ok(run(BASE "--advantage-estimator ppo --use-tis"), &e);
+    train_async = 0;
 }
 
 static void memory_rules(void **state)
@@ -211,6 +241,8 @@ static void eval_rules(void **state)
     refused(BASE "--eval-interval 5", STATUS_INPUT, "needs --eval-prompt-data");
     refused(BASE "--eval-prompt-data a", STATUS_INPUT, "pairs of name and file, 1 words");
     refused(BASE "--eval-prompt-data a x a y", STATUS_INPUT, "names a twice");
+    refused(BASE "--eval-prompt-data a x --eval-config y", STATUS_INPUT, "exclude each other");
+    assert_ok(run(BASE "--eval-interval 5 --eval-config y --log-passrate"), &e);
     refused(BASE "--rollout-max-context-len 10 --rollout-max-prompt-len 10", STATUS_INPUT,
             "leaves no room");
 }
@@ -392,7 +424,7 @@ int main(void)
         cmocka_unit_test(source_rules),    cmocka_unit_test(memory_rules),
         cmocka_unit_test(algorithm_rules), cmocka_unit_test(eval_rules),
         cmocka_unit_test(module_views),    cmocka_unit_test(corrections),
-        cmocka_unit_test(tables_agree),
+        cmocka_unit_test(tables_agree),    cmocka_unit_test(rollout_rules),
     };
     unsetenv("MILES_ISA"); /* the scalar run of CI sets it */
     return cmocka_run_group_tests(tests, NULL, cleanup);

@@ -1,0 +1,379 @@
+/* Owns the way from prompts to samples of one rollout or evaluation: where groups come from, with
+ * which parameters they are sampled, who of the user's functions looks at them, what is measured.
+ */
+#include "rl/turn.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/conf.h"
+#include "base/mem.h"
+#include "base/metric.h"
+#include "base/rng.h"
+#include "base/status.h"
+#include "base/world.h"
+#include "rl/buffer.h"
+#include "rl/dump.h"
+#include "rl/evalset.h"
+#include "rl/filter.h"
+#include "rl/journal.h"
+#include "rl/loop.h"
+#include "rl/prompts.h"
+#include "rl/rollmetric.h"
+#include "rl/rollout.h"
+
+static double turn_now(const struct turn *t)
+{
+    return t->c->world->now(t->c->world->self);
+}
+
+int turn_record(const struct loop_cfg *c, int event, int64_t rollout, json_t *data, struct err *e)
+{
+    int rc = STATUS_OK;
+    if (c->journal) {
+        rc = c->journal->record(c->journal->self, (enum journal_event)event, rollout, data, e);
+    }
+    json_decref(data);
+    return rc;
+}
+
+/* ---- parameters ---- */
+
+/* Sampling parameters of the training rollout or of an evaluation, and the rules of it. */
+static void turn_cfg(struct turn *t, struct rollout_cfg *r)
+{
+    const struct evalset *eval = t->eval >= 0 ? t->c->evals[t->eval].set : NULL;
+    const struct train_opts *o = t->c->o;
+    struct batch_cfg *b = &r->batch;
+    memset(r, 0, sizeof *r);
+    b->port = t->c->rollout;
+    b->hub = eval ? t->c->eval_hub : t->c->hub;
+    b->enc = t->c->enc;
+    b->skip_special = o->rollout_skip_special_tokens;
+    b->group_rm = o->group_rm;
+    b->n = (int)(eval ? eval->n : o->n_samples_per_prompt);
+    b->max_context = o->rollout_max_context_len == CONF_UNSET ? 0 : (int)o->rollout_max_context_len;
+    b->proto.max_new = (int)(eval ? eval->max_response_len : o->rollout_max_response_len);
+    b->proto.temperature = (float)(eval ? eval->temperature : o->rollout_temperature);
+    b->proto.top_p = (float)(eval ? eval->top_p : o->rollout_top_p);
+    b->proto.top_k = (int)(eval ? eval->top_k : o->rollout_top_k);
+    b->proto.ignore_eos = eval ? 0 : o->rollout_ignore_eos;
+    b->proto.seed = (uint64_t)o->rollout_seed;
+    b->proto.stream = eval ? RNG_EVAL : RNG_TRAIN;
+    for (int64_t i = 0; !eval && i < o->rollout_stop_token_ids.n && i < 16; i++) {
+        b->proto.stop[b->proto.nstop++] = (int32_t)o->rollout_stop_token_ids.v[i];
+    }
+    if (eval) {
+        memcpy(b->proto.stop, eval->stop, sizeof eval->stop);
+        b->proto.nstop = eval->nstop;
+    }
+    r->id = t->id;
+    r->world = t->c->world;
+    r->arg = t;
+    r->concurrency = o->rollout_logical_concurrency;
+    r->keep_failed = eval != NULL;
+    if (!eval) {
+        b->mask_old = o->mask_offpolicy_in_partial_rollout;
+        r->target = o->rollout_batch_size;
+        r->wave = o->over_sampling_batch_size;
+        r->by_sample = o->rollout_submission_granularity == TRAIN_BY_SAMPLE;
+        r->partial = o->partial_rollout;
+        r->filter = t->c->dynamic;
+        r->keep_dropped = t->c->all_samples != NULL;
+    }
+}
+
+/* ---- where groups come from ---- */
+
+/* A prompt that is taken from the data, or a group that goes on: recorded, then submitted. */
+static int turn_submit(struct turn *t, struct rollout *r, const struct prompts_group *g,
+                       struct sample **old, struct err *e)
+{
+    struct batch_item it = {g ? g->row : NULL, g ? g->group_index : 0, g ? g->index : 0};
+    json_int_t group = g ? g->group_index : old[0]->group_index;
+    json_int_t index = g ? g->index : old[0]->index;
+    int rc = turn_record(t->c, JOURNAL_PROMPTS, t->id,
+                         json_pack("{s:I,s:I,s:I,s:b}", "row", g ? (json_int_t)g->row_index : -1,
+                                   "group", group, "index", index, "resumed", !g),
+                         e);
+    if (rc == STATUS_OK) {
+        return g ? rollout_add(r, &it, e) : rollout_resume(r, old, e);
+    }
+    for (int64_t i = 0; old && i < t->c->o->n_samples_per_prompt; i++) {
+        sample_free(old[i]);
+    }
+    return rc;
+}
+
+/* Unfinished groups go first, then the next prompts. */
+static int turn_more(void *arg, struct rollout *r, int64_t n, struct err *e)
+{
+    struct turn *t = arg;
+    struct sample ***old = NULL;
+    int nold = 0;
+    int rc = t->buffer ? buffer_take(t->buffer, t->id, n, &old, &nold, e) : STATUS_OK;
+
+    for (int i = 0; i < nold; i++) {
+        if (rc == STATUS_OK) {
+            rc = turn_submit(t, r, NULL, old[i], e);
+        } else {
+            for (int64_t k = 0; k < t->c->o->n_samples_per_prompt; k++) {
+                sample_free(old[i][k]);
+            }
+        }
+        mem_free(old[i]);
+    }
+    mem_free(old);
+    for (int64_t i = nold; rc == STATUS_OK && i < n; i++) {
+        struct prompts_group g;
+        rc = prompts_next(t->c->data, 1, &g, e);
+        rc = rc == STATUS_OK ? turn_submit(t, r, &g, NULL, e) : rc;
+    }
+    return rc;
+}
+
+static int turn_dropped(void *arg, const struct sample *first, const char *reason, struct err *e)
+{
+    struct turn *t = arg;
+    return turn_record(t->c, JOURNAL_DROP, t->id,
+                       json_pack("{s:i,s:I,s:I,s:s}", "groups", 1, "group",
+                                 (json_int_t)first->group_index, "index", (json_int_t)first->index,
+                                 "reason", reason),
+                       e);
+}
+
+/* The whole set, which is asked for once. */
+static int turn_eval_more(void *arg, struct rollout *r, int64_t n, struct err *e)
+{
+    struct turn *t = arg;
+    const struct loop_eval_set *set = &t->c->evals[t->eval];
+    int rc = STATUS_OK;
+
+    for (int64_t i = 0; rc == STATUS_OK && i < n; i++) {
+        const struct prompts_row *found;
+        struct prompts_row row;
+        struct batch_item it = {&row, i, i * set->set->n};
+        rc = prompts_row(set->data, i, &found, e);
+        if (rc != STATUS_OK) {
+            break;
+        }
+        row = *found;
+        if (set->set->metadata) { /* what the set says of all its samples */
+            row.metadata = json_copy(found->metadata);
+            json_object_update(row.metadata, set->set->metadata);
+        } else {
+            json_incref(row.metadata);
+        }
+        rc = rollout_add(r, &it, e);
+        json_decref(row.metadata);
+    }
+    return rc;
+}
+
+/* ---- from the beginning to the end ---- */
+
+static char *turn_path(const struct turn *t, const char *template_)
+{
+    char id[240];
+    if (t->eval >= 0) {
+        snprintf(id, sizeof id, "eval_%.200s_%lld", t->c->evals[t->eval].set->name,
+                 (long long)t->id);
+    } else {
+        snprintf(id, sizeof id, "%lld", (long long)t->id);
+    }
+    return conf_expand(template_, id);
+}
+
+int turn_begin(struct turn *t, const struct loop_cfg *c, struct buffer *buffer, int64_t id,
+               struct err *e)
+{
+    struct rollout_cfg cfg;
+
+    *t = (struct turn){.c = c, .buffer = buffer, .id = id, .eval = -1, .drawn = 1};
+    t->row = json_object();
+    t->began = turn_now(t);
+    metric_put_int(t->row, "rollout/step", id);
+    if (c->o->load_debug_rollout_data) {
+        char *path = turn_path(t, c->o->load_debug_rollout_data);
+        int rc = dump_read(path, &t->given, &t->ngiven, e);
+        mem_free(path);
+        t->drawn = 0;
+        t->whole = 1;
+        return rc;
+    }
+    turn_cfg(t, &cfg);
+    cfg.more = turn_more;
+    cfg.dropped = turn_dropped;
+    t->roll = rollout_new(&cfg);
+    return STATUS_OK;
+}
+
+void turn_begin_eval(struct turn *t, const struct loop_cfg *c, int set, int64_t id)
+{
+    struct rollout_cfg cfg;
+
+    *t = (struct turn){.c = c, .id = id, .eval = set, .drawn = 1};
+    t->row = json_object();
+    t->began = turn_now(t);
+    metric_put_int(t->row, "eval/step", id);
+    turn_cfg(t, &cfg);
+    cfg.target = cfg.wave = prompts_count(c->evals[set].data);
+    cfg.more = turn_eval_more;
+    t->roll = rollout_new(&cfg);
+}
+
+/* What goes on in the next rollout, and what the user's functions do with the samples. */
+static int turn_hand_on(struct turn *t, struct sample **s, int n, struct err *e)
+{
+    struct sample **left, **dropped, **all;
+    int ndropped, rc = STATUS_OK;
+
+    while (t->buffer && (left = rollout_leftover(t->roll))) {
+        buffer_put(t->buffer, left);
+    }
+    if (t->buffer) {
+        metric_put_int(t->row, "rollout/partial/buffer_groups", buffer_groups(t->buffer));
+        metric_put_int(t->row, "rollout/partial/thrown_groups", buffer_thrown(t->buffer));
+    }
+    if (t->c->sample_filter) {
+        rc = filter_samples(t->c->sample_filter, s, n, e);
+    }
+    if (rc == STATUS_OK && t->c->all_samples) {
+        dropped = rollout_dropped(t->roll, &ndropped);
+        all = mem_alloc(sizeof *all * (size_t)(n + ndropped + 1));
+        memcpy(all, s, sizeof *all * (size_t)n);
+        memcpy(all + n, dropped, sizeof *all * (size_t)ndropped);
+        rc = filter_samples(t->c->all_samples, all, n + ndropped, e);
+        mem_free(all);
+    }
+    return rc;
+}
+
+static int turn_end_rollout(struct turn *t, struct sample **s, int n, struct err *e)
+{
+    double dt = turn_now(t) - t->began, tokens = 0.0;
+
+    for (int i = 0; i < n; i++) {
+        tokens += s[i]->response_len;
+    }
+    metric_put(t->row, "perf/rollout_time", dt);
+    metric_put(t->row, "perf/tokens_per_gpu_per_sec", dt > 0 ? tokens / dt : 0.0);
+    rollmetric_lengths(t->row, "rollout", s, n);
+    if (t->c->hub) {
+        rollmetric_zero_std(t->row, s, n);
+    }
+    if (t->c->hub && t->c->o->log_passrate) {
+        rollmetric_passrate(t->row, "passrate/", s, n, (int)t->c->o->n_samples_per_prompt);
+    }
+    rollout_report(t->roll, t->row);
+    if (t->c->rollout->report) {
+        t->c->rollout->report(t->c->rollout->self, t->row);
+    }
+    return turn_hand_on(t, s, n, e);
+}
+
+static void turn_end_eval(struct turn *t, struct sample **s, int n)
+{
+    const struct evalset *set = t->c->evals[t->eval].set;
+    char prefix[160];
+
+    rollmetric_eval(t->row, set->name, s, n);
+    if (t->c->o->log_passrate && set->n > 1) {
+        snprintf(prefix, sizeof prefix, "eval/%s-", set->name);
+        rollmetric_passrate(t->row, prefix, s, n, (int)set->n);
+    }
+}
+
+int turn_tick(struct turn *t, struct err *e)
+{
+    struct sample **s;
+    int rc, n;
+
+    if (t->whole) {
+        return STATUS_OK;
+    }
+    rc = rollout_tick(t->roll, e);
+    if (rc != STATUS_OK) {
+        return rc == STATUS_AGAIN || t->eval < 0
+                   ? rc
+                   : err_prefix(e, "evaluation set %s", t->c->evals[t->eval].set->name);
+    }
+    s = rollout_samples(t->roll, &n);
+    if (t->eval >= 0) {
+        turn_end_eval(t, s, n);
+    } else {
+        rc = turn_end_rollout(t, s, n, e);
+    }
+    if (rc == STATUS_OK && t->c->o->save_debug_rollout_data) {
+        char *path = turn_path(t, t->c->o->save_debug_rollout_data);
+        rc = dump_write(path, t->id, s, n, e);
+        mem_free(path);
+    }
+    t->whole = 1;
+    return rc;
+}
+
+struct sample **turn_samples(struct turn *t, int *n)
+{
+    if (t->roll) {
+        return rollout_samples(t->roll, n);
+    }
+    *n = t->ngiven;
+    return t->given;
+}
+
+int turn_done_samples(const struct turn *t)
+{
+    return t->roll ? rollout_done_samples(t->roll) : t->ngiven;
+}
+
+void turn_fini(struct turn *t)
+{
+    rollout_free(t->roll);
+    for (int i = 0; i < t->ngiven; i++) {
+        sample_free(t->given[i]);
+    }
+    mem_free(t->given);
+    json_decref(t->row);
+    memset(t, 0, sizeof *t);
+}
+
+/* ---- in a checkpoint ---- */
+
+json_t *turn_state(struct turn *t)
+{
+    json_t *list = json_array();
+    int n;
+    struct sample **s = turn_samples(t, &n);
+
+    for (int i = 0; i < n; i++) {
+        json_t *j = sample_to_json(s[i]);
+        json_object_set_new(j, "segments", sample_segments_json(s[i]));
+        json_array_append_new(list, j);
+    }
+    return json_pack("{s:I,s:b,s:O,s:o}", "rollout_id", (json_int_t)t->id, "drawn", t->drawn,
+                     "metrics", t->row, "samples", list);
+}
+
+int turn_restore(struct turn *t, const struct loop_cfg *c, const json_t *state, struct err *e)
+{
+    const json_t *list = json_object_get(state, "samples"),
+                 *row = json_object_get(state, "metrics");
+    size_t n = json_array_size(list);
+
+    *t = (struct turn){.c = c, .eval = -1, .whole = 1};
+    t->id = json_integer_value(json_object_get(state, "rollout_id"));
+    t->drawn = json_is_true(json_object_get(state, "drawn"));
+    t->row = json_is_object(row) ? json_deep_copy(row) : json_object();
+    t->began = turn_now(t);
+    t->given = mem_alloc(sizeof *t->given * (n + 1));
+    for (size_t i = 0; i < n; i++) {
+        int rc = sample_from_json(json_array_get(list, i), &t->given[i], e);
+        if (rc != STATUS_OK) {
+            turn_fini(t);
+            return err_prefix(e, "rollout that waits in the checkpoint");
+        }
+        t->ngiven++;
+    }
+    return STATUS_OK;
+}
