@@ -181,12 +181,20 @@ float loss_cispo_token(const struct loss_opts *o, float k, float logp, float adv
 
 float loss_value_token(float v, float u, float g, float clip, int *clipped, float *d)
 {
-    float plain = (v - g) * (v - g);
-    float near = u + clampf(v - u, -clip, clip), held = (near - g) * (near - g);
+    float plain = (v - g) * (v - g), near, held;
 
     *clipped = fabsf(v - u) > clip;
-    *d = plain >= held ? 2.0f * (v - g) : 0.0f; /* the held value stands still */
-    return plain >= held ? plain : held;
+    *d = 2.0f * (v - g);
+    if (!*clipped) { /* u + (v - u) need not be v in floats: nothing is held back here */
+        return plain;
+    }
+    near = u + clampf(v - u, -clip, clip);
+    held = (near - g) * (near - g);
+    if (plain >= held) {
+        return plain;
+    }
+    *d = 0.0f; /* the held value stands still */
+    return held;
 }
 
 /* --- one sample --- */
@@ -208,6 +216,7 @@ struct frame {
     float pg_a;      /* the same for the policy loss */
     float seq_k;     /* token-averaged log-ratio of the sequence */
     int seq_ok;      /* 0 when it was not finite and counts as zero */
+    float drift;     /* the same as it is: infinite where it is, NaN where it is undefined */
 };
 
 static void add_term(struct frame *f, enum loss_metric m, float x)
@@ -226,14 +235,19 @@ static void add_ratio(struct frame *f, enum loss_metric m, float x)
 static void sequence_ratio(struct frame *f)
 {
     struct exact x;
+    float odd = 0; /* sum of the terms that are not finite */
     exact_init(&x);
     for (int64_t t = 0; t < f->s->len; t++) {
-        if (on(f->mask, t)) {
-            exact_add_f32(&x, f->old[t] - f->s->logp[t]);
+        float k = f->old[t] - f->s->logp[t];
+        if (on(f->mask, t) && isfinite(k)) {
+            exact_add_f32(&x, k);
+        } else if (on(f->mask, t)) {
+            odd += k;
         }
     }
-    f->seq_ok = exact_status(&x) == 0;
-    f->seq_k = f->seq_ok ? (float)(exact_value(&x) / (double)f->n) : 0.0f;
+    f->drift = (float)(exact_value(&x) / (double)f->n) + odd;
+    f->seq_ok = isfinite(f->drift) != 0;
+    f->seq_k = f->seq_ok ? f->drift : 0.0f;
 }
 
 /* Log-ratio of an active token, sanitised; *ok is 0 where the input was not finite. */
@@ -366,7 +380,7 @@ static void ess_term(struct frame *f)
 /* OPSM: drops tokens of a sequence that drifted too far against a negative advantage. */
 static int opsm_drop(const struct frame *f, int64_t t)
 {
-    return f->o->opsm && f->s->adv[t] < 0 && f->seq_k > f->o->opsm_delta;
+    return f->o->opsm && f->s->adv[t] < 0 && f->drift > f->o->opsm_delta;
 }
 
 /* One active token: metrics, and d(objective term)/d logp without the scale a. *keep is 0 when a

@@ -597,6 +597,30 @@ static void test_logp(void **state)
     }
 }
 
+/* Four logits whose log-prob and entropy are known. */
+static void test_logp_known(void **state)
+{
+    static const float want[2][3] = {{1.0f, -0.440189699f, 0.947536964f},
+                                     {0.7f, -0.270673831f, 0.702027977f}};
+    (void)state;
+    for (int t = 0; t < 2; t++) {
+        struct logit_spec spec = {want[t][0], 0.0f};
+        struct tensor x = make(DTYPE_F32, 1, 4);
+        struct leafset leaves = {0};
+        float logp, entropy;
+        int32_t target = 2;
+
+        for (int i = 0; i < 4; i++) {
+            *at(&x, 0, i) = (float)((i + 1) % 4);
+        }
+        plan_leafset_add(&leaves, 2, 1, 32, 0, 4);
+        dev->ops->logp(dev, &x, &spec, &target, &leaves, &logp, NULL, NULL, &entropy);
+        assert_true(fabsf(logp - want[t][1]) < 1e-7f);
+        assert_true(fabsf(entropy - want[t][2]) < 2e-7f);
+        device_tensor_free(&x);
+    }
+}
+
 /* ---- embedding ---------------------------------------------------------------------------------
  */
 
@@ -689,10 +713,11 @@ static void test_adamw(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear),    cmocka_unit_test(test_norm),
-        cmocka_unit_test(test_attention), cmocka_unit_test(test_attention_leaves),
-        cmocka_unit_test(test_glu),       cmocka_unit_test(test_logp),
-        cmocka_unit_test(test_embed),     cmocka_unit_test(test_adamw),
+        cmocka_unit_test(test_linear),     cmocka_unit_test(test_norm),
+        cmocka_unit_test(test_attention),  cmocka_unit_test(test_attention_leaves),
+        cmocka_unit_test(test_glu),        cmocka_unit_test(test_logp),
+        cmocka_unit_test(test_logp_known), cmocka_unit_test(test_embed),
+        cmocka_unit_test(test_adamw),
     };
     return cmocka_run_group_tests(tests, open_ref, close_ref);
 }
