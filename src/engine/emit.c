@@ -155,6 +155,15 @@ static void emit_score(void *arg, int task, int worker)
                  c->req->prompt_top_ids + (size_t)i * (size_t)top,
                  c->req->prompt_top_logps + (size_t)i * (size_t)top);
     }
+    if (c->req->q.nwanted) {
+        int n = c->req->q.nwanted;
+        const int32_t *ids = c->req->q.wanted + (c->req->q.wanted_each ? (size_t)i * (size_t)n : 0);
+        const float *x = emit_row(g, 0, task);
+        float *out = c->req->prompt_wanted + (size_t)i * (size_t)n;
+        for (int k = 0; k < n; k++) {
+            out[k] = (x[ids[k]] - g->max[task]) - g->logz[task];
+        }
+    }
 }
 
 /* After the tokens: the logits' memory is used again, a block of rows at a time. */

@@ -195,6 +195,8 @@ static void engine_drop(struct engine_request *q)
     mem_free(q->prompt_logps);
     mem_free(q->prompt_top_ids);
     mem_free(q->prompt_top_logps);
+    mem_free((void *)(uintptr_t)q->q.wanted);
+    mem_free(q->prompt_wanted);
     mem_free(q->top_ids);
     mem_free(q->top_logps);
     mem_free(q);
@@ -280,6 +282,34 @@ static int engine_check_sampling(const struct engine *g, const struct engine_gro
     return STATUS_OK;
 }
 
+/* Tokens of a group's list `wanted`. */
+static size_t engine_wanted(const struct engine_group *q)
+{
+    int from = q->prompt_from > 0 ? q->prompt_from : 1;
+    return (size_t)q->nwanted * (size_t)(!q->wanted_each     ? 1
+                                         : q->ntokens > from ? q->ntokens - from
+                                                             : 0);
+}
+
+static int engine_check_wanted(const struct engine *g, const struct engine_group *q, struct err *e)
+{
+    int64_t room = (int64_t)q->ntokens * q->nwanted;
+
+    if (q->nwanted < 0 || (q->nwanted && !q->prompt_logps) || room > ENGINE_MAX_WANTED) {
+        return ERR(e, STATUS_INPUT,
+                   "log-probs of %d tokens at each of %d of the prompt; at most %d are given, and "
+                   "with the prompt's own",
+                   q->nwanted, q->ntokens, ENGINE_MAX_WANTED);
+    }
+    for (size_t i = 0; q->nwanted && i < engine_wanted(q); i++) {
+        if (q->wanted[i] < 0 || q->wanted[i] >= g->w->arch.vocab) {
+            return ERR(e, STATUS_INPUT, "token %d is outside the vocabulary of %d", q->wanted[i],
+                       g->w->arch.vocab);
+        }
+    }
+    return STATUS_OK;
+}
+
 static int engine_check_group(const struct engine *g, const struct engine_group *q, struct err *e)
 {
     int rc;
@@ -301,6 +331,10 @@ static int engine_check_group(const struct engine *g, const struct engine_group 
         return ERR(e, STATUS_INPUT,
                    "prompt of %d and %d new tokens do not fit a context of %d tokens", q->ntokens,
                    q->max_new, g->o.max_context);
+    }
+    rc = engine_check_wanted(g, q, e);
+    if (rc != STATUS_OK) {
+        return rc;
     }
     for (int i = 0; i < q->ntokens; i++) {
         if (q->tokens[i] < 0 || q->tokens[i] >= g->w->arch.vocab) {
@@ -327,6 +361,7 @@ static int engine_copy_group(struct engine_request *n, const struct engine_group
     n->q = *q;
     n->q.tokens = copy;
     n->q.sampling.bias = b;
+    n->q.wanted = NULL;
     n->q.prompt_from = q->prompt_from > 0 ? q->prompt_from : 1;
     n->scored = n->q.prompt_from;
     if (ok) {
@@ -341,6 +376,16 @@ static int engine_copy_group(struct engine_request *n, const struct engine_group
     if (ok && q->prompt_logps && top) {
         ok = (n->prompt_top_ids = mem_try(sizeof(int32_t) * tokens * top)) != NULL &&
              (n->prompt_top_logps = mem_try(sizeof(float) * tokens * top)) != NULL;
+    }
+    if (ok && q->nwanted) {
+        size_t wanted = engine_wanted(q);
+        int32_t *list = mem_try(sizeof(int32_t) * (wanted + 1));
+        n->q.wanted = list;
+        n->prompt_wanted = mem_try(sizeof(float) * tokens * (size_t)q->nwanted);
+        ok = list && n->prompt_wanted;
+        if (ok && wanted) {
+            memcpy(list, q->wanted, sizeof(int32_t) * wanted);
+        }
     }
     if (ok && top && rows) {
         ok = (n->top_ids = mem_try(sizeof(int32_t) * rows * top)) != NULL &&
@@ -503,6 +548,7 @@ static void engine_fill(const struct engine *g, const struct engine_sample *s,
         r->prompt_logps = s->req->prompt_logps;
         r->prompt_top_ids = s->req->prompt_top_ids;
         r->prompt_top_logps = s->req->prompt_top_logps;
+        r->prompt_wanted = s->req->prompt_wanted;
     }
     if (s->req->top_ids) {
         size_t at = (size_t)s->index * (size_t)q->max_new * (size_t)q->top;

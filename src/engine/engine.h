@@ -47,8 +47,9 @@ struct engine_key {
                         */
 };
 
-#define ENGINE_MAX_STOP 16
-#define ENGINE_MAX_TOP  1024
+#define ENGINE_MAX_STOP   16
+#define ENGINE_MAX_TOP    1024
+#define ENGINE_MAX_WANTED (64 << 20) /* log-probs of one request beside those of its tokens */
 struct engine_group {
     int64_t id;            /* names the group to engine_abort and engine_end */
     const int32_t *tokens; /* prompt, at least one */
@@ -66,7 +67,11 @@ struct engine_group {
      */
     int prompt_logps, prompt_from;
     float prompt_temperature;
-    int top;    /* so many best candidates beside each token that has a log-prob */
+    int top; /* so many best candidates beside each token that has a log-prob */
+    /* Beside each prompt token that has one: log-probs of nwanted tokens. The list is copied; with
+     * wanted_each it has nwanted for each prompt token from prompt_from on. */
+    const int32_t *wanted;
+    int nwanted, wanted_each;
     int forget; /* 1: nobody will go on from the prompt or the responses: the cache keeps the prompt
                    while samples of it are to come, and no response */
 };
@@ -94,6 +99,7 @@ struct engine_result {
     const float *prompt_logps;     /* (nprompt) */
     const int32_t *prompt_top_ids; /* (nprompt, top) */
     const float *prompt_top_logps;
+    const float *prompt_wanted; /* (nprompt, nwanted) */
     enum engine_finish finish;
     int64_t weight_version; /* of the last token */
     int prompt_tokens;

@@ -19,7 +19,8 @@ struct engine_request {
     float *prompt_logps;        /* (ntokens - prompt_from), with the best candidates */
     int32_t *prompt_top_ids;
     float *prompt_top_logps;
-    int32_t *top_ids; /* (n, max_new, top) */
+    float *prompt_wanted; /* (ntokens - prompt_from, nwanted) */
+    int32_t *top_ids;     /* (n, max_new, top) */
     float *top_logps;
     struct engine_request *next;
 };

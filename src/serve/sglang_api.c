@@ -26,7 +26,6 @@ static const char *const sglang_api_undone[] = {"input_embeds",
                                                 "video_data",
                                                 "audio_data",
                                                 "modalities",
-                                                "token_ids_logprob",
                                                 "session_params",
                                                 "lora_path",
                                                 "lora_id",
@@ -176,6 +175,19 @@ static void sglang_api_prompt_logps(const struct gencall *g, struct buf *b,
                 }
                 buf_char(b, ']');
             }
+        }
+        buf_char(b, ']');
+    }
+    if (q->nwanted) {
+        buf_str(b, any ? ",\"input_token_ids_logprobs\":[null" : ",\"input_token_ids_logprobs\":[");
+        for (int i = 0; any && i < r->nprompt; i++) {
+            const int32_t *ids = q->wanted + (q->wanted_each ? (size_t)i * (size_t)q->nwanted : 0);
+            buf_char(b, ',');
+            for (int k = 0; k < q->nwanted; k++) {
+                buf_char(b, k ? ',' : '[');
+                sglang_api_triple(g, b, &r->prompt_wanted[i * q->nwanted + k], ids[k]);
+            }
+            buf_char(b, ']');
         }
         buf_char(b, ']');
     }
@@ -573,6 +585,56 @@ static int sglang_api_check_rids(const json_t *v, size_t n, struct err *e)
     return rc;
 }
 
+static int sglang_api_token_list(const json_t *v, int32_t *out, int n, struct err *e)
+{
+    for (int k = 0; k < n; k++) {
+        const json_t *id = json_array_get(v, (size_t)k);
+        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+            json_integer_value(id) > INT32_MAX) {
+            return ERR(e, STATUS_INPUT, "token_ids_logprob: entry %d is no token", k);
+        }
+        out[k] = (int32_t)json_integer_value(id);
+    }
+    return STATUS_OK;
+}
+
+/* token_ids_logprob: a list of tokens; or, as an extension, one list for each token of the prompt
+ * behind logprob_start_len, all of one length. Of prompts only, and of one in a request. */
+static int sglang_api_wanted(struct gencall *g, struct engine_group *q, int told, int many,
+                             struct err *e)
+{
+    const json_t *v = jfield_get(g->body, "token_ids_logprob");
+    const json_t *first = json_array_get(v, 0);
+    int each = json_is_array(first), rows = each ? (int)json_array_size(v) : 1, rc = STATUS_OK;
+    int n = (int)json_array_size(each ? first : v), from = q->prompt_from > 0 ? q->prompt_from : 1;
+    int32_t *ids;
+
+    if (!v) {
+        return STATUS_OK;
+    }
+    if (many || !json_is_array(v) || q->max_new > 0 || !told) {
+        return ERR(e, STATUS_INPUT,
+                   "token_ids_logprob is supported for one prompt with return_logprob, "
+                   "logprob_start_len and max_new_tokens 0");
+    }
+    if (each && rows != q->ntokens - from) {
+        return ERR(e, STATUS_INPUT, "token_ids_logprob has %d lists for %d tokens of the prompt",
+                   rows, q->ntokens - from);
+    }
+    ids = arena_alloc(&g->mem, sizeof *ids * ((size_t)rows * (size_t)n + 1));
+    for (int i = 0; rc == STATUS_OK && i < rows; i++) {
+        const json_t *row = each ? json_array_get(v, (size_t)i) : v;
+        if (!json_is_array(row) || (int)json_array_size(row) != n) {
+            return ERR(e, STATUS_INPUT, "token_ids_logprob: list %d is not of %d tokens", i, n);
+        }
+        rc = sglang_api_token_list(row, ids + (size_t)i * (size_t)n, n, e);
+    }
+    q->wanted = ids;
+    q->nwanted = n;
+    q->wanted_each = each;
+    return rc;
+}
+
 /* Prompt i of n, whose field is `one`. */
 static int sglang_api_add(struct gencall *g, struct sglang_api *x, const json_t *one, size_t i,
                           int many, struct err *e)
@@ -596,7 +658,8 @@ static int sglang_api_add(struct gencall *g, struct sglang_api *x, const json_t 
             q->prompt_from = q->ntokens;
         }
     }
-    return rc;
+    return rc == STATUS_OK ? sglang_api_wanted(g, &g->call.groups[i], ask->start >= 0, many, e)
+                           : rc;
 }
 
 static int sglang_api_prompts(struct gencall *g, struct sglang_api *x, struct err *e)

@@ -173,6 +173,51 @@ static void test_equals_engine(void **state)
     buf_fini(&b);
 }
 
+/* Log-probs of asked-for tokens: of the prompt's own they are those of the prompt, of the best
+ * candidates those of the candidates; asked for at every token alike, and for each its own. */
+static void test_wanted(void **state)
+{
+    static const char form[] = "{\"input_ids\":[5,9,33,12,40],\"return_logprob\":true,"
+                               "\"logprob_start_len\":1,\"top_logprobs_num\":2,"
+                               "\"sampling_params\":{\"max_new_tokens\":0},"
+                               "\"token_ids_logprob\":%s}";
+    static const int32_t own[] = {33, 12, 40};
+    char text[512], each[256] = "[";
+    json_t *a, *b, *top;
+    (void)state;
+    snprintf(text, sizeof text, form, "[12,33,40]");
+    a = servekit_ok(&kit, "/generate", text);
+    top = servekit_at(a, "meta_info", "input_top_logprobs");
+    for (int i = 0; i < 3; i++) {
+        int best = (int)json_integer_value(
+            json_array_get(json_array_get(json_array_get(top, (size_t)i + 1), 0), 1));
+        size_t n = strlen(each);
+        snprintf(each + n, sizeof each - n, "%s[%d,%d]", i ? "," : "", own[i], best);
+    }
+    strcat(each, "]");
+    snprintf(text, sizeof text, form, each);
+    b = servekit_ok(&kit, "/generate", text);
+    for (int i = 0; i < 3; i++) {
+        json_t *in =
+            json_array_get(servekit_at(a, "meta_info", "input_token_logprobs"), (size_t)i + 1);
+        json_t *all =
+            json_array_get(servekit_at(a, "meta_info", "input_token_ids_logprobs"), (size_t)i + 1);
+        json_t *two =
+            json_array_get(servekit_at(b, "meta_info", "input_token_ids_logprobs"), (size_t)i + 1);
+        size_t at = own[i] == 12 ? 0 : own[i] == 33 ? 1 : 2;
+        assert_int_equal(json_array_size(all), 3);
+        assert_int_equal(json_array_size(two), 2);
+        assert_true(json_equal(json_array_get(all, at), in));
+        assert_true(json_equal(json_array_get(two, 0), in));
+        assert_true(json_equal(json_array_get(two, 1),
+                               json_array_get(json_array_get(top, (size_t)i + 1), 0)));
+    }
+    assert_true(
+        json_is_null(json_array_get(servekit_at(a, "meta_info", "input_token_ids_logprobs"), 0)));
+    json_decref(a);
+    json_decref(b);
+}
+
 /* The events tell the whole so far; the last is the answer of a request that does not stream. */
 /* The key of a sample's randomness: four samples of one request, each the one that its number
  * names, also alone, in a batch, and with a seed that JSON's integers do not hold. */
@@ -625,6 +670,25 @@ static void test_malformed(void **state)
         "{\"text\":\"a\",\"return_logprob\":[true]}",
         "{\"text\":\"a\",\"return_logprob\":true,\"logprob_start_len\":5}",
         "{\"text\":\"a\",\"return_logprob\":true,\"top_logprobs_num\":98}",
+        "{\"input_ids\":[5,9,33],\"return_logprob\":true,\"logprob_start_len\":0,\"sampling_"
+        "params\":{\"max_new_tokens\":0},\"token_ids_logprob\":[97]}",
+        "{\"input_ids\":[5,9,33],\"return_logprob\":true,\"logprob_start_len\":0,\"sampling_"
+        "params\":{\"max_new_tokens\":0},\"token_ids_logprob\":[-1]}",
+        "{\"input_ids\":[5,9,33],\"return_logprob\":true,\"logprob_start_len\":0,\"sampling_"
+        "params\":{\"max_new_tokens\":0},\"token_ids_logprob\":[\"a\"]}",
+        "{\"input_ids\":[5,9,33],\"return_logprob\":true,\"logprob_start_len\":0,\"sampling_"
+        "params\":{\"max_new_tokens\":0},\"token_ids_logprob\":5}",
+        "{\"input_ids\":[5,9,33],\"return_logprob\":true,\"logprob_start_len\":0,\"sampling_"
+        "params\":{\"max_new_tokens\":0},\"token_ids_logprob\":[[1]]}",
+        "{\"input_ids\":[5,9,33],\"return_logprob\":true,\"logprob_start_len\":0,\"sampling_"
+        "params\":{\"max_new_tokens\":0},\"token_ids_logprob\":[[1],[2,3]]}",
+        "{\"input_ids\":[5,9,33],\"return_logprob\":true,\"logprob_start_len\":0,\"sampling_"
+        "params\":{\"max_new_tokens\":0},\"token_ids_logprob\":[[1],2]}",
+        "{\"input_ids\":[5,9,33],\"return_logprob\":true,\"logprob_start_len\":0,\"sampling_"
+        "params\":{\"max_new_tokens\":4},\"token_ids_logprob\":[1]}",
+        "{\"input_ids\":[[5],[9]],\"return_logprob\":true,\"logprob_start_len\":0,\"sampling_"
+        "params\":{\"max_new_tokens\":0},\"token_ids_logprob\":[1]}",
+        "{\"text\":\"a\",\"sampling_params\":{\"max_new_tokens\":0},\"token_ids_logprob\":[1]}",
         "{\"text\":\"a\",\"sampling_params\":[]}",
         "{\"text\":\"a\",\"sampling_params\":{\"temprature\":1}}",
         "{\"text\":\"a\",\"sampling_params\":{\"temperature\":-1}}",
@@ -733,12 +797,13 @@ static void test_concurrent(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_equals_engine), cmocka_unit_test(test_stream),
-        cmocka_unit_test(test_batch),         cmocka_unit_test(test_stop_strings),
-        cmocka_unit_test(test_stop_token),    cmocka_unit_test(test_abort),
-        cmocka_unit_test(test_disconnect),    cmocka_unit_test(test_malformed),
-        cmocka_unit_test(test_lists),         cmocka_unit_test(test_concurrent),
-        cmocka_unit_test(test_key),           cmocka_unit_test(test_bad_key),
+        cmocka_unit_test(test_equals_engine), cmocka_unit_test(test_wanted),
+        cmocka_unit_test(test_stream),        cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_stop_strings),  cmocka_unit_test(test_stop_token),
+        cmocka_unit_test(test_abort),         cmocka_unit_test(test_disconnect),
+        cmocka_unit_test(test_malformed),     cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_concurrent),    cmocka_unit_test(test_key),
+        cmocka_unit_test(test_bad_key),
     };
     return cmocka_run_group_tests(tests, suite_setup, suite_teardown);
 }
