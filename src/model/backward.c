@@ -157,13 +157,34 @@ static void backward_stats(struct forward *f, struct tensor *logits, const struc
                  max ? max + from : NULL, logz ? logz + from : NULL, ent ? ent + from : NULL);
 }
 
+/* Hands the rows of a chunk to the request's function. */
+static void backward_rows(const struct forward *f, const struct tensor *logits,
+                          const struct backward_req *r, int from, int n, const float *max,
+                          const float *logz)
+{
+    float *copy = mem_alloc(sizeof *copy * (size_t)f->w->arch.vocab);
+    for (int i = 0; i < n; i++) {
+        struct tensor x = tensor_rows(logits, i, 1);
+        device_download_f32(&x, copy);
+        r->row(r->row_arg, from + i, copy, max[from + i], logz[from + i]);
+    }
+    mem_free(copy);
+}
+
 void backward_score(struct forward *f, struct tensor *logits, const struct backward_req *r)
 {
     int cap = (int)logits->rows;
+    float *max = r->row ? mem_alloc(sizeof *max * 2 * (size_t)(r->n + 1)) : NULL;
+    float *logz = r->row ? max + r->n : NULL;
+
     for (int from = 0; from < r->n; from += cap) {
-        backward_stats(f, logits, r, from, r->n - from < cap ? r->n - from : cap, r->logp, NULL,
-                       NULL, r->entropy);
+        int n = r->n - from < cap ? r->n - from : cap;
+        backward_stats(f, logits, r, from, n, r->logp, max, logz, r->entropy);
+        if (r->row) {
+            backward_rows(f, logits, r, from, n, max, logz);
+        }
     }
+    mem_free(max);
 }
 
 void backward_logp(struct backward *b, const struct backward_req *r)

@@ -28,6 +28,10 @@ struct backward_req {
     float *logp;         /* (n) out */
     float *entropy;      /* (n) out, or NULL */
     const float *g, *ge; /* (n) dJ/dlogp, dJ/dentropy (ge may be NULL) */
+    /* Of backward_score, or NULL: told the logits (V) of each entry, divided by the temperature;
+     * the log-prob of token v is x[v] - max - logz. */
+    void (*row)(void *arg, int i, const float *x, float max, float logz);
+    void *row_arg;
 };
 
 struct backward {

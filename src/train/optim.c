@@ -158,6 +158,15 @@ int optim_step(struct optim *o, struct tensor *grad, const struct optim_hyper *h
     return STATUS_OK;
 }
 
+void optim_reset(struct optim *o)
+{
+    for (int i = 0; i < o->w->nparams; i++) {
+        device_zero(&o->m[i]);
+        device_zero(&o->v[i]);
+    }
+    o->step = 0;
+}
+
 /* Plain rows of a weight: a view of them, or a copy when only the packed form is kept. */
 static int optim_rows(struct optim *o, int i, int64_t row0, int64_t n, struct tensor *out,
                       struct err *e)

@@ -45,6 +45,9 @@ int64_t optim_bytes(const struct weights *w, const struct optim_opts *opts);
 int optim_step(struct optim *o, struct tensor *grad, const struct optim_hyper *h, double *norm,
                struct err *e);
 
+/* Moments are zero and no update was made; masters and weights stay. */
+void optim_reset(struct optim *o);
+
 enum optim_part { OPTIM_MASTER, OPTIM_M, OPTIM_V, OPTIM_WEIGHT };
 
 /* Rows [row0, row0 + n) of parameter i as f32 (n, cols); n <= OPTIM_ROWS. */

@@ -27,6 +27,9 @@ struct trainer {
     int32_t *tok, *pos, *pages, *leaf, *idx, *target, *req_leaf;
     float *logp, *entropy, *g, *ge;
     int nseq, rows, nleaf, nreq, nreq_leaf;
+    trainer_row_fn *row; /* of trainer_score_rows, else NULL */
+    void *row_arg;
+    int32_t *req_sample, *req_at; /* with row: which token each request is */
 };
 
 static double trainer_now(void)
@@ -36,10 +39,11 @@ static double trainer_now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static int trainer_logit_rows(const struct weights *w, int max_rows, int max_scored)
+static int trainer_logit_rows(const struct weights *w, const struct trainer_opts *o, int max_rows)
 {
     int64_t n = TRAINER_LOGIT_BYTES / ((int64_t)arch_outputs(&w->arch) * 4);
-    n = max_scored > 0 && max_scored < n ? max_scored : n;
+    n = o->max_scored > 0 && o->max_scored < n ? o->max_scored : n;
+    n = o->logit_rows > 0 && o->logit_rows < n ? o->logit_rows : n;
     n = n < PLAN_LEAF ? PLAN_LEAF : n;
     return (int)(n < max_rows ? n : max_rows);
 }
@@ -70,7 +74,7 @@ static int64_t trainer_scratch(const struct weights *w, int rows, int logit_rows
 int64_t trainer_bytes(const struct weights *w, const struct trainer_opts *o,
                       struct trainer_bytes *parts)
 {
-    int rows = trainer_rows(o), logit_rows = trainer_logit_rows(w, rows, o->max_scored);
+    int rows = trainer_rows(o), logit_rows = trainer_logit_rows(w, o, rows);
     int len = o->max_len < rows ? o->max_len : rows;
     int64_t pages = o->pages > 0 ? o->pages : (int64_t)(rows / len + 1) * (len / PLAN_KV_BLOCK + 1);
     int64_t page = (int64_t)device_kv_page_bytes(w->dev, w->arch.n_layers, w->arch.n_kv_heads,
@@ -118,7 +122,7 @@ int trainer_open(struct weights *w, const struct trainer_opts *o, struct trainer
     t->max_rows = trainer_rows(o);
     rc = forward_open_recompute(w, t->max_rows, o->recompute, o->recompute_layers, &t->f, e);
     if (rc == STATUS_OK) {
-        rc = backward_open(t->f, trainer_logit_rows(w, t->max_rows, o->max_scored), &t->b, e);
+        rc = backward_open(t->f, trainer_logit_rows(w, o, t->max_rows), &t->b, e);
     }
     if (rc == STATUS_OK) {
         rc = optim_open(w, &o->optim, &t->opt, e);
@@ -206,8 +210,13 @@ static void trainer_add_rows(struct trainer *t, const struct train_sample *x, in
     }
 }
 
-static void trainer_add_request(struct trainer *t, int row, int32_t target)
+/* The token `at` of sample k's response, which row `row` predicts. */
+static void trainer_add_request(struct trainer *t, int row, int32_t target, int64_t k, int at)
 {
+    if (t->row) {
+        t->req_sample[t->nreq] = (int32_t)k;
+        t->req_at[t->nreq] = at;
+    }
     t->idx[t->nreq] = row;
     t->target[t->nreq++] = target;
 }
@@ -242,7 +251,7 @@ static int trainer_layout(struct trainer *t, const struct train_sample *s, const
                 last = at / PLAN_LEAF;
                 t->req_leaf[t->nreq_leaf++] = t->nreq;
             }
-            trainer_add_request(t, row0 + at, x->tokens[x->prompt + i]);
+            trainer_add_request(t, row0 + at, x->tokens[x->prompt + i], pick[k], i);
         }
     }
     t->leaf[t->nleaf] = t->rows;
@@ -269,9 +278,47 @@ static void trainer_forward(struct trainer *t)
     forward_run(t->f, &rows, t->tok, &t->kv);
 }
 
-/* Cuts the chosen samples (all n when pick is NULL) into micro-batches of sample numbers. */
+/* Bins of even work. The packer balances without a bound; memory has one, so there are as many bins
+ * as it takes until none is above it. */
+static int trainer_even(const struct trainer *t, const int64_t *len, int n, int64_t cap,
+                        struct pack_bins *bins, struct err *e)
+{
+    const struct arch *a = &t->w->arch;
+    struct pack_model m = {.layers = a->n_layers,
+                           .hidden = a->hidden,
+                           .heads = a->n_heads,
+                           .kv_heads = a->n_kv_heads,
+                           .head_dim = a->head_dim,
+                           .ffn = a->intermediate,
+                           .vocab = a->vocab};
+    int64_t *work = mem_alloc(sizeof *work * (size_t)n), total = 0, k;
+    int rc = STATUS_OK, fits = 0;
+
+    for (int i = 0; i < n; i++) {
+        work[i] = pack_flops(&m, len[i]);
+        total += len[i];
+    }
+    for (k = (total + cap - 1) / cap; rc == STATUS_OK && !fits; k++) {
+        pack_bins_fini(bins);
+        *bins = (struct pack_bins){0, NULL, NULL};
+        rc = pack_karmarkar_karp(work, n, k < n ? (k > 0 ? k : 1) : n, 0, bins, e);
+        fits = 1;
+        for (int64_t b = 0; rc == STATUS_OK && b < bins->n; b++) {
+            int64_t sum = 0;
+            for (int64_t i = bins->start[b]; i < bins->start[b + 1]; i++) {
+                sum += len[bins->items[i]];
+            }
+            fits = fits && (sum <= cap || bins->start[b + 1] - bins->start[b] == 1);
+        }
+    }
+    mem_free(work);
+    return rc;
+}
+
+/* Cuts the chosen samples (all n when pick is NULL) into micro-batches of sample numbers, of at
+ * most `cap` tokens. */
 static int trainer_plan(const struct trainer *t, const struct train_sample *s, const int64_t *pick,
-                        int n, struct pack_bins *bins, struct err *e)
+                        int n, int64_t cap, struct pack_bins *bins, struct err *e)
 {
     int64_t *len = mem_alloc(sizeof *len * (size_t)(n ? n : 1));
     int rc = STATUS_OK;
@@ -289,8 +336,10 @@ static int trainer_plan(const struct trainer *t, const struct train_sample *s, c
         for (int64_t b = 0; b <= bins->n; b++) {
             bins->start[b] = b * t->o.micro_batch < n ? b * t->o.micro_batch : n;
         }
+    } else if (n && t->o.by_flops) {
+        rc = trainer_even(t, len, n, cap, bins, e);
     } else if (n) {
-        rc = pack_first_fit(len, n, t->o.max_tokens, 1, bins, e);
+        rc = pack_first_fit(len, n, cap, 1, bins, e);
     }
     for (int i = 0; rc == STATUS_OK && pick && i < n; i++) {
         bins->items[i] = pick[bins->items[i]];
@@ -321,10 +370,19 @@ static int trainer_blocks(int tokens)
     return (tokens + PLAN_KV_BLOCK - 1) / PLAN_KV_BLOCK;
 }
 
+static void trainer_tell_row(void *arg, int i, const float *x, float max, float logz)
+{
+    const struct trainer *t = arg;
+    struct trainer_row r = {t->req_sample[i], t->req_at[i], x, t->w->arch.vocab, max, logz};
+    t->row(t->row_arg, &r);
+}
+
 static void trainer_score_run(struct trainer *t, float *logp, float *entropy)
 {
     struct backward_req r;
     trainer_request(t, &r);
+    r.row = t->row ? trainer_tell_row : NULL;
+    r.row_arg = t;
     r.logp = logp;
     r.entropy = t->o.entropy ? entropy : NULL;
     if (t->rows) {
@@ -358,7 +416,7 @@ static int trainer_layout_prompts(struct trainer *t, const struct train_sample *
             }
         }
         if (x->response) {
-            trainer_add_request(t, t->rows - 1, x->tokens[x->prompt]);
+            trainer_add_request(t, t->rows - 1, x->tokens[x->prompt], pick[k], 0);
         }
     }
     return page;
@@ -387,7 +445,7 @@ static void trainer_layout_responses(struct trainer *t, const struct train_sampl
             device_kv_copy(&t->kv, prompt + full, t->pages[list + full]);
         }
         for (int i = 1; i < x->response; i++) {
-            trainer_add_request(t, t->rows + i - 1, x->tokens[x->prompt + i]);
+            trainer_add_request(t, t->rows + i - 1, x->tokens[x->prompt + i], pick[k], i);
         }
         trainer_add_rows(t, x, x->prompt, len - 1, t->pages + list);
     }
@@ -442,7 +500,9 @@ static int trainer_score_samples(struct trainer *t, const struct train_sample *s
 static int trainer_score_bins(struct trainer *t, struct train_sample *s, int n, struct err *e)
 {
     struct pack_bins bins = {0, NULL, NULL};
-    int rc = trainer_plan(t, s, NULL, n, &bins, e);
+    int cap = t->o.score_tokens > 0 && t->o.score_tokens < t->o.max_tokens ? t->o.score_tokens
+                                                                           : t->o.max_tokens;
+    int rc = trainer_plan(t, s, NULL, n, cap, &bins, e);
 
     for (int64_t b = 0; rc == STATUS_OK && b < bins.n; b++) {
         const int64_t *pick = bins.items + bins.start[b];
@@ -468,6 +528,22 @@ int trainer_score(struct trainer *t, struct train_sample *s, int n, struct err *
     return rc;
 }
 
+int trainer_score_rows(struct trainer *t, struct train_sample *s, int n, trainer_row_fn *fn,
+                       void *arg, struct err *e)
+{
+    int rc;
+    t->req_sample = mem_alloc(sizeof *t->req_sample * (size_t)t->max_rows);
+    t->req_at = mem_alloc(sizeof *t->req_at * (size_t)t->max_rows);
+    t->row = fn;
+    t->row_arg = arg;
+    rc = trainer_score(t, s, n, e);
+    t->row = NULL;
+    mem_free(t->req_sample);
+    mem_free(t->req_at);
+    t->req_sample = t->req_at = NULL;
+    return rc;
+}
+
 int trainer_score_with(struct weights *w, int max_tokens, float temperature, struct train_sample *s,
                        int n, struct err *e)
 {
@@ -486,7 +562,7 @@ int trainer_score_with(struct weights *w, int max_tokens, float temperature, str
     rc = forward_open(w, t->max_rows, 0, &t->f, e);
     if (rc == STATUS_OK) {
         rc = device_tensor(w->dev, &t->score_logits, DTYPE_F32,
-                           trainer_logit_rows(w, t->max_rows, 0), arch_outputs(&w->arch), e);
+                           trainer_logit_rows(w, &t->o, t->max_rows), arch_outputs(&w->arch), e);
     }
     if (rc == STATUS_OK) {
         rc = trainer_score(t, s, n, e);
@@ -626,7 +702,7 @@ static int trainer_pass(struct trainer *t, struct train_sample *s, int n, int id
             pick[k++] = i;
         }
     }
-    rc = trainer_plan(t, s, pick, k, &bins, e);
+    rc = trainer_plan(t, s, pick, k, t->o.max_tokens, &bins, e);
     for (int64_t b = 0; rc == STATUS_OK && b < bins.n; b++) {
         const int64_t *items = bins.items + bins.start[b];
         int64_t m = bins.start[b + 1] - bins.start[b];

@@ -31,8 +31,11 @@ struct trainer_opts {
     enum forward_recompute recompute;
     int recompute_layers; /* of FORWARD_FULL; 0: all */
     /* What memory is sized by; 0: whatever max_tokens rows may be. */
-    int max_scored; /* response tokens of a micro-batch: more are scored in several turns */
-    int pages;      /* KV pages of a micro-batch: more are there when they are needed */
+    int max_scored;   /* response tokens of a micro-batch: more are scored in several turns */
+    int pages;        /* KV pages of a micro-batch: more are there when they are needed */
+    int logit_rows;   /* rows of logits at a time; 0: what TRAINER_LOGIT_BYTES hold */
+    int score_tokens; /* rows of a micro-batch of trainer_score, where less; 0: max_tokens */
+    int by_flops;     /* 1: micro-batches are evened out by work (rl-math 13.2), max_tokens stays */
 };
 
 /* One sample; arrays are the caller's. */
@@ -76,6 +79,18 @@ struct trainer_bytes {
 int64_t trainer_bytes(const struct weights *w, const struct trainer_opts *o,
                       struct trainer_bytes *parts); /* the sum; parts may be NULL */
 
+/* The logits that a response's token is drawn from; the log-prob of token v is x[v] - max - logz.
+ */
+struct trainer_row {
+    int sample, at; /* of the list; token of its response */
+    const float *x; /* (vocab) divided by the temperature */
+    int vocab;
+    float max, logz;
+};
+typedef void trainer_row_fn(void *arg, const struct trainer_row *r);
+/* trainer_score that also hands out every row; for what looks at more than the sampled token. */
+int trainer_score_rows(struct trainer *t, struct train_sample *s, int n, trainer_row_fn *fn,
+                       void *arg, struct err *e);
 /* Log-probs of every sample's response under the current weights, into logp_out. */
 int trainer_score(struct trainer *t, struct train_sample *s, int n, struct err *e);
 /* One optimizer step over all n samples. Weights of a correction that are to average 1
