@@ -25,6 +25,8 @@
 #include "rl/port_native.h"
 #include "rl/promptenc.h"
 #include "rl/prompts.h"
+#include "rl/sftdata.h"
+#include "rl/teacher.h"
 #include "run/cmdline.h"
 #include "run/engines.h"
 #include "run/place.h"
@@ -49,7 +51,8 @@ struct train {
     struct weights *shape; /* of w: what memory is planned with */
     struct weights *w, *ref;
     struct wfile *teacher_file;
-    struct weights *teacher; /* of --use-opd */
+    struct weights *teacher; /* of --use-opd, in this process */
+    struct teacher *far;     /* and behind HTTP */
     struct weights *critic;  /* of ppo, with ports of its own */
     struct port_native critic_ports;
     int critic_open;
@@ -79,7 +82,8 @@ struct train {
     struct train_prompts *reading;    /* of the set being read */
     int positions;                    /* longest context of the run */
     int64_t start, num_rollout, sched_pos, critic_pos;
-    json_t *state; /* of the checkpoint */
+    int64_t ref_rollout; /* that the reference is of; -1: as it was given */
+    json_t *state;       /* of the checkpoint */
 };
 
 static const char *isa_names[] = {"auto", "scalar", "avx2", "avx512", "amx"};
@@ -140,7 +144,9 @@ static int train_open_device(struct train *t, struct err *e)
     if (rc == STATUS_OK) {
         rc = weights_shape(wfile_arch(t->file), t->dev, train_use(o), &t->shape, e);
     }
-    return rc == STATUS_OK && o->use_opd && !o->debug_rollout_only ? train_open_teacher(t, e) : rc;
+    return rc == STATUS_OK && o->use_opd && o->opd_type == TRAIN_OPD_HERE && !o->debug_rollout_only
+               ? train_open_teacher(t, e)
+               : rc;
 }
 
 static int train_has_ref(const struct train_opts *o)
@@ -211,12 +217,24 @@ static int train_reward_type(struct train *t, const struct prompts_row *row, str
     return rc == STATUS_OK ? rc : err_prefix(e, "line %lld", (long long)row->line);
 }
 
-/* Tokens of a row's prompt; called from several threads. */
+/* 1: the set being read is one of conversations to train on as they are. */
+static int train_is_sft(const struct train *t)
+{
+    return t->o.loss_type == LOSS_SFT && t->reading == &t->train;
+}
+
+/* Tokens of a row's prompt, or of its conversation; called from several threads. */
 static int train_tokens(void *arg, const struct prompts_row *row, struct err *e)
 {
     struct train *t = arg;
     int32_t *ids;
-    int n, rc = promptenc_encode(&t->enc, row->prompt, row->tools, &ids, &n, e);
+    int n, rc;
+    if (train_is_sft(t)) {
+        struct sftdata d = {&t->enc, t->o.loss_mask_type, 0};
+        rc = sftdata_tokens(&d, row, &n, e);
+        return rc == STATUS_OK ? n : rc;
+    }
+    rc = promptenc_encode(&t->enc, row->prompt, row->tools, &ids, &n, e);
     if (rc != STATUS_OK) {
         return rc;
     }
@@ -258,6 +276,10 @@ static void train_lengths_key(const struct train *t, char hex[65])
     train_hash_text(&s, tmpl);
     train_hash_text(&s, kwargs);
     train_hash_text(&s, o->apply_chat_template ? "apply" : "");
+    if (o->loss_type == LOSS_SFT) {
+        train_hash_text(&s, "sft");
+        sha256_update(&s, &o->loss_mask_type, sizeof o->loss_mask_type);
+    }
     sha256_final(&s, hash);
     sha256_digits(hash, hex);
     mem_free(tmpl);
@@ -331,8 +353,9 @@ static int train_open_data(struct train *t, struct err *e)
     int rc = promptenc_open(&t->enc, t->file, o->chat_template_path, o->apply_chat_template,
                             o->apply_chat_template_kwargs, e);
 
-    t->train.response =
-        o->rollout_max_response_len == CONF_UNSET ? 0 : (int)o->rollout_max_response_len;
+    t->train.response = o->rollout_max_response_len == CONF_UNSET || o->loss_type == LOSS_SFT
+                            ? 0
+                            : (int)o->rollout_max_response_len;
     t->train.group = (int)o->n_samples_per_prompt;
     rc = rc == STATUS_OK ? evalset_read(o, &t->sets, &t->nsets, e) : rc;
     for (int i = 0; rc == STATUS_OK && i < t->nsets; i++) { /* memory is planned for the largest */
@@ -411,7 +434,8 @@ static int train_open_hubs(struct train *t, struct err *e)
     const struct prompts_row *first;
     int rc = STATUS_OK;
 
-    if (t->data && !t->own_types && prompts_row(t->data, 0, &first, e) == STATUS_OK) {
+    if (t->data && !t->own_types && o->loss_type != LOSS_SFT &&
+        prompts_row(t->data, 0, &first, e) == STATUS_OK) {
         /* lengths that are known from an earlier start are not counted, so no row was looked at */
         rc = train_reward_type(t, first, e);
     }
@@ -446,7 +470,7 @@ static int train_open_hubs(struct train *t, struct err *e)
         rc = hub_open(&h, &t->eval_hub, e);
     }
     if (rc == STATUS_OK && !t->hub && !o->load_debug_rollout_data && !o->debug_rollout_only &&
-        !o->use_opd) {
+        !o->use_opd && o->loss_type != LOSS_SFT) {
         rc =
             ERR(e, STATUS_INPUT,
                 "training needs a reward: give --rm-type or --custom-rm-path, or an rm_type in the "
@@ -473,8 +497,9 @@ static void train_batch_opts(struct train *t, int64_t samples)
     struct trainer_opts *to = &t->trainer;
     int64_t rows, scored;
 
-    to->max_len =
-        t->rollout ? (int)train_context(t, (int64_t)p->longest + p->response) : t->positions;
+    to->max_len = t->rollout || t->o.loss_type == LOSS_SFT
+                      ? (int)train_context(t, (int64_t)p->longest + p->response)
+                      : t->positions;
     if (to->micro_batch) {
         to->max_tokens = to->max_len * to->micro_batch;
         samples = to->micro_batch;
@@ -501,7 +526,8 @@ static int train_port_opts(struct train *t, struct err *e)
     int64_t longest, samples = o->rollout_batch_size * o->n_samples_per_prompt;
     int64_t flight = o->over_sampling_batch_size * o->n_samples_per_prompt;
 
-    t->rollout = !o->debug_train_only && !o->load_debug_rollout_data;
+    t->rollout = !o->debug_train_only && !o->load_debug_rollout_data &&
+                 (o->loss_type != LOSS_SFT || t->nevals);
     t->remote = t->rollout && t->place.backend != PLACE_IN_PROCESS;
     if (t->nevals &&
         (int64_t)t->eval.longest + t->eval.response > (int64_t)most->longest + most->response) {
@@ -524,7 +550,11 @@ static int train_port_opts(struct train *t, struct err *e)
     train_batch_opts(t, samples);
     to->temperature = (float)o->rollout_temperature;
     train_opts_loss(o, &to->loss);
-    to->entropy = to->loss.entropy || to->loss.entropy_coef != 0.0f;
+    to->entropy = to->loss.entropy || to->loss.entropy_coef != 0.0f || o->use_rollout_entropy;
+    to->logit_rows = o->log_probs_chunk_size > 0 ? (int)o->log_probs_chunk_size : 0;
+    to->score_tokens =
+        o->log_probs_max_tokens_per_gpu != CONF_UNSET ? (int)o->log_probs_max_tokens_per_gpu : 0;
+    to->by_flops = o->balance_by_flops;
     to->optim.m_bf16 = o->exp_avg_dtype;
     to->optim.v_bf16 = o->exp_avg_sq_dtype;
     to->recompute = o->recompute_granularity == 0   ? FORWARD_FULL
@@ -583,6 +613,14 @@ static void train_plan(struct train *t)
             weights_release(ref);
         }
     }
+    if (o->keep_old_actor && !o->debug_rollout_only) {
+        struct weights *kept;
+        if (weights_shape(&t->shape->arch, t->dev, 0, &kept, NULL) == STATUS_OK) {
+            train_plan_row(t, "weights of kept versions",
+                           COPIES_MAX * weights_bytes(kept, t->positions));
+            weights_release(kept);
+        }
+    }
     if (t->teacher_file) {
         struct weights *teacher;
         if (weights_shape(wfile_arch(t->teacher_file), t->dev, 0, &teacher, NULL) == STATUS_OK) {
@@ -628,6 +666,16 @@ static int train_open_ports(struct train *t, struct err *e)
                           t->rollout && !t->remote ? &t->engine : NULL,
                           t->o.debug_rollout_only ? NULL : &t->trainer, e);
     t->ports.teacher = t->teacher;
+    if (rc == STATUS_OK && t->o.keep_old_actor) {
+        rc = copies_open(&t->ports.copies, COPIES_MAX, e);
+    }
+    if (rc == STATUS_OK && t->o.use_opd && t->o.opd_type == TRAIN_OPD_HTTP) {
+        struct teacher_opts to = {.urls = t->o.opd_teacher_urls.v,
+                                  .nurls = t->o.opd_teacher_urls.n,
+                                  .key = t->o.opd_teacher_key,
+                                  .timeout_s = t->o.opd_timeout};
+        rc = teacher_open(&to, &t->far, e);
+    }
     if (rc == STATUS_OK && t->critic) {
         t->critic_open = 1;
         critic.entropy = 0;
@@ -655,6 +703,24 @@ static int train_resume_critic(struct train *t, int64_t it, struct err *e)
                : err_prefix(e, "critic of iteration %lld in %s", (long long)it, t->o.critic_load);
 }
 
+/* The reference that --ref-update-interval had made of the model. */
+static int train_resume_ref(struct train *t, struct err *e)
+{
+    const json_t *at = json_object_get(t->state, "ref_rollout");
+    char name[48], *dir;
+    int rc;
+
+    if (!json_is_integer(at) || json_integer_value(at) < 0) {
+        return STATUS_OK;
+    }
+    t->ref_rollout = json_integer_value(at);
+    snprintf(name, sizeof name, LOOP_REF_FOLDER, (long long)t->ref_rollout);
+    dir = fsio_join(t->o.load, name);
+    rc = copies_read_ref(&t->ports.copies, dir, e);
+    mem_free(dir);
+    return rc;
+}
+
 /* Resumes from --load when there is a checkpoint. */
 static int train_resume(struct train *t, struct err *e)
 {
@@ -675,6 +741,9 @@ static int train_resume(struct train *t, struct err *e)
     }
     if (rc == STATUS_OK) {
         rc = train_resume_critic(t, it, e);
+    }
+    if (rc == STATUS_OK && t->ref) {
+        rc = train_resume_ref(t, e);
     }
     if (rc != STATUS_OK) {
         return rc;
@@ -787,6 +856,8 @@ static int train_run(struct train *t, struct err *e)
     c.num_rollout = t->num_rollout;
     c.sched_pos = t->sched_pos;
     c.critic_pos = t->critic_pos;
+    c.ref_rollout = t->ref_rollout;
+    c.teacher = t->far;
     c.progress = progress_show;
     c.progress_arg = &bar;
     progress_open(&bar);
@@ -818,6 +889,7 @@ static void train_close(struct train *t)
         hub_close(t->eval_hub);
     }
     hub_close(t->hub);
+    teacher_close(t->far);
     worker_close(t->shape_rewards);
     filter_close(t->dynamic);
     filter_close(t->sample_filter);
@@ -909,6 +981,7 @@ int cmd_train(int argc, char **argv)
     int rc;
 
     world_system();
+    t->ref_rollout = -1;
     t->conf = conf_new();
     conf_add(t->conf, train_opts_table, &t->o);
     conf_add(t->conf, place_table, &t->place);

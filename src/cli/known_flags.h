@@ -46,7 +46,6 @@ static const struct conf_known known_flags[] = {
     {"extra-high-precision-layers-megatron", CONF_STRS, NULL},
     {"custom-model-provider-path", CONF_STR, NULL},
     {"recompute-loss-function", CONF_SWITCH, NULL},
-    {"log-probs-chunk-size", CONF_INT, "-1"},
     {"indep-dp", CONF_SWITCH, NULL},
     {"delay-split-train-data-by-dp", CONF_SWITCH, NULL},
     {"allgather-cp", CONF_SWITCH, NULL},
@@ -82,7 +81,6 @@ static const struct conf_known known_flags[] = {
     {"profile-step-end", CONF_INT, "12"},
     {"tensorboard-dir", CONF_STR, NULL},
     /* Rollout */
-    {"rollout-function-path", CONF_STR, NULL},
     {"fully-async", CONF_SWITCH, NULL},
     {"max-weight-staleness", CONF_INT, NULL},
     {"async-max-concurrent-samples", CONF_INT, NULL},
@@ -94,7 +92,6 @@ static const struct conf_known known_flags[] = {
     {"custom-eval-rollout-log-function-path", CONF_STR, NULL},
     {"update-weight-buffer-size", CONF_INT, "536870912"},
     {"pause-generation-mode", CONF_STR, "retract"},
-    {"keep-old-actor", CONF_SWITCH, NULL},
     {"rollout-data-postprocess-path", CONF_STR, NULL},
     {"update-weight-transfer-mode", CONF_STR, "broadcast"},
     {"update-weight-local-checkpoint-dir", CONF_STR, NULL},
@@ -104,9 +101,6 @@ static const struct conf_known known_flags[] = {
     {"p2p-transfer-num-workers", CONF_INT, "4"},
     {"p2p-transfer-timeout", CONF_FLOAT, "30"},
     {"prefill-num-servers", CONF_INT, NULL},
-    {"disable-rollout-trim-samples", CONF_SWITCH, NULL},
-    {"use-dynamic-global-batch-size", CONF_SWITCH, NULL},
-    {"loss-mask-type", CONF_STR, "qwen"},
     {"data-pad-size-multiplier", CONF_INT, "128"},
     {"rollout-buffer-url", CONF_STR, NULL},
     {"fetch-trajectory-retry-times", CONF_INT, "-1"},
@@ -124,9 +118,6 @@ static const struct conf_known known_flags[] = {
     {"disable-rollout-global-dataset", CONF_SWITCH, NULL},
     {"data-source-path", CONF_STR, NULL},
     {"multimodal-keys", CONF_JSON, NULL},
-    {"balance-by-flops", CONF_SWITCH, NULL},
-    {"allow-partial-train-step", CONF_SWITCH, NULL},
-    {"log-probs-max-tokens-per-gpu", CONF_INT, NULL},
     /* Evaluation */
     {"eval-function-path", CONF_STR, NULL},
     {"eval-min-new-tokens", CONF_INT, NULL},
@@ -139,10 +130,6 @@ static const struct conf_known known_flags[] = {
     {"eval-keep-snapshots", CONF_INT, "2"},
     /* RL algorithm */
     {"custom-loss-function-path", CONF_STR, NULL},
-    {"ref-update-interval", CONF_INT, NULL},
-    {"disable-compute-advantages-and-returns", CONF_SWITCH, NULL},
-    {"use-rollout-entropy", CONF_SWITCH, NULL},
-    {"reset-optimizer-states", CONF_SWITCH, NULL},
     {"custom-pg-loss-reducer-function-path", CONF_STR, NULL},
     /* Replay (R3 and indexer) */
     {"use-routing-replay", CONF_SWITCH, NULL},
@@ -150,12 +137,6 @@ static const struct conf_known known_flags[] = {
     {"use-indexer-replay", CONF_SWITCH, NULL},
     {"use-rollout-indexer-replay", CONF_SWITCH, NULL},
     /* On-policy distillation (OPD) */
-    {"opd-log-prob-top-k", CONF_INT, "0"},
-    {"opd-top-k-strategy", CONF_STR, "only-student"},
-    {"opd-reward-weight-mode", CONF_STR, "student_p"},
-    {"opd-topk-per-position", CONF_SWITCH, NULL},
-    {"opd-teacher-urls", CONF_STRS, NULL},
-    {"opd-teacher-key", CONF_STR, "opd_teacher"},
     {"opd-teacher-ckpt-step", CONF_INT, NULL},
     /* LoRA and multi-LoRA */
     {"lora-rank", CONF_INT, "0"},

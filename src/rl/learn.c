@@ -13,7 +13,10 @@
 #include "base/world.h"
 #include "num/exact.h"
 #include "reward/worker.h"
+#include "rl/opdtop.h"
 #include "rl/rollmetric.h"
+#include "rl/steps.h"
+#include "rl/teacher.h"
 #include "train/adv.h"
 #include "train/lrsched.h"
 #include "train/trainer.h"
@@ -25,9 +28,10 @@ struct learn_work {
     int n;
     struct train_sample *t;
     struct train_sample *value; /* with a critic: the samples as it sees them */
-    float **teacher;            /* log-probs of each sample, with a teacher */
+    float **teacher; /* with a teacher: its log-probs of each sample, or top-k differences */
     float *shaped, *raw;
     int64_t *group, *rollout;
+    struct steps steps;
     struct arena mem;
 };
 
@@ -149,6 +153,28 @@ static int learn_prepare(struct learn *l, struct learn_work *w, struct err *e)
     return adv_rewards(&ro, w->n, w->raw, w->group, w->rollout, w->shaped, e);
 }
 
+/* Mean entropy of the rollout: over the tokens of each rollout, then over rollouts. */
+static void learn_entropy(struct learn_work *w)
+{
+    struct exact sum;
+    struct map ids;
+
+    exact_init(&sum);
+    map_init(&ids);
+    for (int i = 0; i < w->n; i++) {
+        struct train_sample *t = &w->t[i];
+        for (int j = 0; j < t->response; j++) {
+            if (!t->mask || t->mask[j]) {
+                exact_add(&sum, (double)t->entropy_out[j] / (double)(t->denom ? t->denom : 1));
+            }
+        }
+        map_put(&ids, (const char *)&w->rollout[i], sizeof w->rollout[i], 1);
+        t->entropy_out = NULL;
+    }
+    metric_put(w->row, "rollout/entropy", exact_value(&sum) / (double)(ids.count ? ids.count : 1));
+    map_fini(&ids);
+}
+
 /* Log-probs of the current weights, as old ones or beside them; those of exact samples are known.
  */
 static int learn_score_own(struct learn *l, struct learn_work *w, int beside, struct err *e)
@@ -157,15 +183,62 @@ static int learn_score_own(struct learn *l, struct learn_work *w, int beside, st
     int rc;
 
     for (int i = 0; i < w->n; i++) {
-        w->t[i].logp_out = w->t[i].exact ? NULL : learn_floats(w, w->t[i].response);
+        struct train_sample *t = &w->t[i];
+        t->logp_out = t->exact ? NULL : learn_floats(w, t->response);
+        t->entropy_out = l->c.o->use_rollout_entropy ? learn_floats(w, t->response) : NULL;
     }
     rc = l->c.actor->score(l->c.actor->self, w->t, w->n, e);
     for (int i = 0; i < w->n; i++) {
         struct train_sample *t = &w->t[i];
-        *(beside ? &t->train : &t->old) = t->exact ? t->roll : t->logp_out;
+        if (beside) {
+            t->train = t->exact ? t->roll : t->logp_out;
+        } else if (!t->old) {
+            t->old = t->logp_out;
+        }
         t->logp_out = NULL;
     }
+    if (rc == STATUS_OK && l->c.o->use_rollout_entropy) {
+        learn_entropy(w);
+    }
     metric_put(w->row, "perf/log_probs_time", learn_now(l) - t0);
+    return rc;
+}
+
+/* Samples that older weights drew: their old policy is those weights, of which the trainer keeps
+ * copies. Where the engine has the trainer's bits, its own log-probs are what a pass would give. */
+static int learn_score_kept(struct learn *l, struct learn_work *w, struct err *e)
+{
+    const struct trainer_port *actor = l->c.actor;
+    int64_t now = actor->version(actor->self), missing = 0;
+    int rc = STATUS_OK;
+
+    for (int i = 0; rc == STATUS_OK && i < w->n; i++) {
+        const struct sample *s = w->in->s[i];
+        struct train_sample *t = &w->t[i];
+        int64_t version = s->nsegments ? s->segments[0].version : now;
+        int exact = w->in->drawn && t->roll, mixed = 0;
+        for (int k = 0; k < s->nsegments; k++) {
+            exact = exact && s->segments[k].exact;
+            mixed |= s->segments[k].version != version;
+        }
+        if (t->exact || version == now) {
+            continue;
+        }
+        if (exact) {
+            t->old = t->roll;
+            continue;
+        }
+        t->logp_out = learn_floats(w, t->response);
+        rc = mixed ? STATUS_NOTFOUND : actor->score_kept(actor->self, version, t, 1, e);
+        if (rc == STATUS_OK) {
+            t->old = t->logp_out;
+        } else if (rc == STATUS_NOTFOUND) {
+            missing++; /* the current weights are the nearest that are known */
+            rc = STATUS_OK;
+        }
+        t->logp_out = NULL;
+    }
+    metric_put_int(w->row, "train/old_actor_missing", missing);
     return rc;
 }
 
@@ -188,12 +261,41 @@ static int learn_score_other(struct learn *l, struct learn_work *w,
     return rc;
 }
 
+/* What a teacher says, in this process or behind HTTP. */
+static int learn_teacher(struct learn *l, struct learn_work *w, struct err *e)
+{
+    double t0 = learn_now(l);
+    int rc;
+
+    w->teacher = arena_alloc(&w->mem, sizeof *w->teacher * (size_t)(w->n + 1));
+    if (!l->c.teacher) {
+        return learn_score_other(l, w, l->c.actor->score_teacher, "perf/teacher_log_probs_time",
+                                 w->teacher, e);
+    }
+    for (int i = 0; i < w->n; i++) {
+        w->teacher[i] = learn_floats(w, w->t[i].response);
+    }
+    if (l->c.o->opd_log_prob_top_k) {
+        struct opdtop c = {.o = {(enum opd_strategy)l->c.o->opd_top_k_strategy,
+                                 (enum opd_weight)l->c.o->opd_reward_weight_mode},
+                           .k = (int)l->c.o->opd_log_prob_top_k,
+                           .per_position = l->c.o->opd_topk_per_position,
+                           .actor = l->c.actor,
+                           .teacher = l->c.teacher};
+        rc = opdtop_delta(&c, w->in->s, w->t, w->n, w->teacher, e);
+    } else {
+        rc = teacher_score(l->c.teacher, w->in->s, w->n, w->teacher, e);
+    }
+    metric_put(w->row, "perf/teacher_log_probs_time", learn_now(l) - t0);
+    return rc;
+}
+
 /* Old log-probs where the rollout's are not the policy's own, the trainer's own and the reference's
  * where asked. */
 static int learn_score(struct learn *l, struct learn_work *w, struct err *e)
 {
     const struct train_opts *o = l->c.o;
-    int need = 0, rc = STATUS_OK;
+    int need = 0, beside = train_opts_needs_train_pass(o), rc;
 
     for (int i = 0; i < w->n; i++) {
         struct train_sample *t = &w->t[i];
@@ -204,14 +306,17 @@ static int learn_score(struct learn *l, struct learn_work *w, struct err *e)
         }
         if (t->exact || o->use_rollout_logprobs) {
             t->old = t->roll; /* equal to a recomputed pass, bit for bit */
-        } else {
-            need = 1;
         }
     }
-    if (need && train_opts_needs_old_pass(o)) {
-        rc = learn_score_own(l, w, 0, e);
-    } else if (train_opts_needs_train_pass(o)) {
-        rc = learn_score_own(l, w, 1, e);
+    rc = o->keep_old_actor ? learn_score_kept(l, w, e) : STATUS_OK;
+    for (int i = 0; i < w->n; i++) {
+        need |= !w->t[i].old;
+    }
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    if (beside || o->use_rollout_entropy || (need && train_opts_needs_old_pass(o))) {
+        rc = learn_score_own(l, w, beside, e);
     }
     if (rc == STATUS_OK && train_opts_needs_ref(o)) {
         float **ref = arena_alloc(&w->mem, sizeof *ref * (size_t)(w->n + 1));
@@ -220,12 +325,7 @@ static int learn_score(struct learn *l, struct learn_work *w, struct err *e)
             w->t[i].ref = ref[i];
         }
     }
-    if (rc == STATUS_OK && o->use_opd) {
-        w->teacher = arena_alloc(&w->mem, sizeof *w->teacher * (size_t)(w->n + 1));
-        rc = learn_score_other(l, w, l->c.actor->score_teacher, "perf/teacher_log_probs_time",
-                               w->teacher, e);
-    }
-    return rc;
+    return rc == STATUS_OK && o->use_opd ? learn_teacher(l, w, e) : rc;
 }
 
 static int learn_advantages(struct learn *l, struct learn_work *w, struct err *e)
@@ -261,7 +361,10 @@ static int learn_advantages(struct learn *l, struct learn_work *w, struct err *e
         rc = adv_fill(&ao, &a[i], e);
         if (rc == STATUS_OK && w->teacher) {
             double mean;
-            rc = adv_distil(&a[i], t->old, w->teacher[i], (float)l->c.o->opd_kl_coef, &mean, e);
+            /* of several candidates the difference is known already */
+            const float *own = l->c.o->opd_log_prob_top_k ? w->teacher[i] : t->old;
+            const float *far = own == t->old ? w->teacher[i] : learn_floats(w, t->response);
+            rc = adv_distil(&a[i], own, far, (float)l->c.o->opd_kl_coef, &mean, e);
             exact_add(&gap, rc == STATUS_OK ? mean : 0.0);
         }
     }
@@ -296,6 +399,16 @@ static int learn_values(struct learn *l, struct learn_work *w, struct err *e)
     }
     metric_put(w->row, "perf/values_time", learn_now(l) - t0);
     return rc;
+}
+
+/* All that the loss needs beside the samples. */
+static int learn_judge(struct learn *l, struct learn_work *w, struct err *e)
+{
+    int rc = learn_score(l, w, e);
+    if (rc == STATUS_OK && l->c.critic) {
+        rc = learn_values(l, w, e);
+    }
+    return rc == STATUS_OK ? learn_advantages(l, w, e) : rc;
 }
 
 static void learn_losses(struct learn_work *w, const char *prefix, const struct loss_opts *lo,
@@ -344,15 +457,16 @@ static struct optim_hyper learn_hyper(const struct train_opts *o, const struct l
 static int learn_critic(struct learn *l, struct learn_work *w, struct err *e)
 {
     const struct train_opts *o = l->c.o;
-    int64_t gbs = o->global_batch_size, steps = w->n / gbs;
+    const struct steps *st = &w->steps;
     double t0 = learn_now(l);
     struct loss_opts lo;
 
     train_opts_value_loss(o, &lo);
-    for (int64_t k = 0; k < steps; k++) {
+    for (int k = 0; k < st->n; k++) {
         struct trainer_report r;
         struct optim_hyper h = learn_hyper(o, &l->critic_sched, l->critic_pos);
-        int rc = l->c.critic->step(l->c.critic->self, w->value + k * gbs, (int)gbs, &h, &r, e);
+        int rc = l->c.critic->step(l->c.critic->self, w->value + st->start[k],
+                                   st->start[k + 1] - st->start[k], &h, &r, e);
         if (rc != STATUS_OK) {
             return err_prefix(e, "critic");
         }
@@ -366,32 +480,33 @@ static int learn_critic(struct learn *l, struct learn_work *w, struct err *e)
 static int learn_actor(struct learn *l, struct learn_work *w, struct err *e)
 {
     const struct train_opts *o = l->c.o;
-    int64_t gbs = o->global_batch_size, steps = w->n / gbs;
+    const struct steps *st = &w->steps;
     int64_t rows = 0;
     double t0 = learn_now(l);
     struct loss_opts lo;
 
     train_opts_loss(o, &lo);
-    for (int64_t k = 0; k < steps; k++) {
+    for (int k = 0; k < st->n; k++) {
+        struct train_sample *t = w->t + st->start[k];
+        int n = st->start[k + 1] - st->start[k], rc;
         struct trainer_report r;
         struct optim_hyper h = learn_hyper(o, &l->sched, l->sched_pos);
-        int rc;
         if (l->c.progress) {
-            l->c.progress(l->c.arg, (int)k, (int)steps);
+            l->c.progress(l->c.arg, k, st->n);
         }
-        for (int64_t i = k * gbs; k > 0 && i < (k + 1) * gbs; i++) {
-            w->t[i].exact = w->t[i].on_policy = 0; /* the weights have moved since the rollout */
+        for (int i = 0; k > 0 && i < n; i++) {
+            t[i].exact = t[i].on_policy = 0; /* the weights have moved since the rollout */
         }
-        rc = l->c.actor->step(l->c.actor->self, w->t + k * gbs, (int)gbs, &h, &r, e);
+        rc = l->c.actor->step(l->c.actor->self, t, n, &h, &r, e);
         if (rc != STATUS_OK) {
             return rc;
         }
         l->sched_pos += r.step.rollouts;
         rows += r.rows;
         learn_losses(w, "train/", &lo, &r, &h);
-        learn_report(w, &r, w->in->rollout * steps + k);
+        learn_report(w, &r, w->in->rollout * o->num_steps_per_rollout + k);
         if (k == 0) {
-            mismatch_step(&l->mismatch, &lo, &r, w->t, (int)gbs);
+            mismatch_step(&l->mismatch, &lo, &r, t, n);
         }
         rc = l->c.stepped ? l->c.stepped(l->c.arg, k, e) : STATUS_OK;
         if (rc != STATUS_OK) {
@@ -403,15 +518,43 @@ static int learn_actor(struct learn *l, struct learn_work *w, struct err *e)
     return STATUS_OK;
 }
 
+/* The samples in the order of the steps. */
+static struct train_sample *learn_order(struct learn_work *w, const struct train_sample *t)
+{
+    struct train_sample *out = arena_alloc(&w->mem, sizeof *out * (size_t)(w->n + 1));
+    for (int i = 0; i < w->n; i++) {
+        out[i] = t[w->steps.order[i]];
+    }
+    return out;
+}
+
+static int learn_cut(struct learn *l, struct learn_work *w, struct err *e)
+{
+    const struct train_opts *o = l->c.o;
+    struct steps_opts so = {o->global_batch_size, o->use_dynamic_global_batch_size,
+                            o->allow_partial_train_step};
+    int rc = steps_cut(&so, w->rollout, w->n, &w->mem, &w->steps, e);
+
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    w->t = learn_order(w, w->t);
+    w->value = w->value ? learn_order(w, w->value) : NULL;
+    if (w->steps.left) {
+        metric_put_int(w->row, "train/samples_left_out", w->steps.left);
+    }
+    return STATUS_OK;
+}
+
 static int learn_steps(struct learn *l, struct learn_work *w, struct err *e)
 {
-    int rc = STATUS_OK;
+    const struct trainer_port *actor = l->c.actor;
+    int rc = learn_cut(l, w, e);
 
-    if (w->n < l->c.o->global_batch_size) {
-        return ERR(e, STATUS_INPUT, "%d samples do not fill a global batch of %lld", w->n,
-                   (long long)l->c.o->global_batch_size);
+    if (rc == STATUS_OK && l->c.o->reset_optimizer_states) {
+        rc = actor->refresh(actor->self, PORT_RESET_OPTIM, e);
     }
-    if (l->c.critic) {
+    if (rc == STATUS_OK && l->c.critic) {
         rc = learn_critic(l, w, e);
     }
     if (rc == STATUS_OK && (!l->c.critic || w->in->rollout >= l->c.o->num_critic_only_steps)) {
@@ -441,15 +584,9 @@ int learn_rollout(struct learn *l, const struct learn_in *in, json_t *row, struc
     w.row = row;
     arena_init(&w.mem, 1 << 20);
     rc = learn_prepare(l, &w, e);
-    if (rc == STATUS_OK) {
+    if (rc == STATUS_OK && l->c.o->compute_advantages_and_returns) {
         rollmetric_rollout(row, in->s, w.n, w.shaped);
-        rc = learn_score(l, &w, e);
-    }
-    if (rc == STATUS_OK && l->c.critic) {
-        rc = learn_values(l, &w, e);
-    }
-    if (rc == STATUS_OK) {
-        rc = learn_advantages(l, &w, e);
+        rc = learn_judge(l, &w, e);
     }
     if (rc == STATUS_OK) {
         rc = learn_steps(l, &w, e);

@@ -19,6 +19,7 @@
 #include "rl/train_opts.h"
 
 struct err;
+struct teacher;
 struct worker_pool;
 struct world;
 
@@ -33,6 +34,7 @@ struct learn_cfg {
     /* Called behind each optimizer step of the actor; an error ends the run. */
     int (*stepped)(void *arg, int64_t step, struct err *e);
     void *arg;
+    struct teacher *teacher; /* behind HTTP, or NULL */
 };
 
 struct learn {

@@ -54,6 +54,7 @@ struct loop {
     int64_t since_synced; /* rollouts trained since */
     double save_s;        /* seconds of the last checkpoint */
     int told_stop;        /* that the stop was heard */
+    int64_t ref_rollout, ref_saved; /* that the reference is of; that --save has; -1: none */
 };
 
 static double loop_now(const struct loop *l)
@@ -109,11 +110,12 @@ int loop_open(const struct loop_cfg *cfg, struct loop **out, struct err *e)
     struct loop *l = mem_alloc(sizeof *l);
     struct learn_cfg c = {
         cfg->o,         cfg->train,      cfg->critic,  cfg->shape,   cfg->world, cfg->num_rollout,
-        cfg->sched_pos, cfg->critic_pos, loop_trained, loop_stepped, l};
+        cfg->sched_pos, cfg->critic_pos, loop_trained, loop_stepped, l,          cfg->teacher};
     int rc = STATUS_OK;
     l->c = *cfg;
     l->rollout = cfg->start_rollout;
     l->synced = -1;
+    l->ref_rollout = l->ref_saved = cfg->ref_rollout;
     learn_init(&l->learn, &c);
     if (cfg->o->partial_rollout) {
         l->buffer = buffer_new((int)cfg->o->n_samples_per_prompt, cfg->buffer_filter);
@@ -141,11 +143,12 @@ static int64_t loop_version(const struct loop *l)
 json_t *loop_state(struct loop *l)
 {
     return json_pack(
-        "{s:I,s:I,s:I,s:o?,s:I,s:o*,s:o*}", "rollout_id", (json_int_t)l->rollout, "sched_pos",
-        (json_int_t)l->learn.sched_pos, "critic_sched_pos", (json_int_t)l->learn.critic_pos,
-        "dataset", l->c.data ? prompts_state(l->c.data) : NULL, "weight_version",
-        (json_int_t)loop_version(l), "buffer", l->buffer ? buffer_state(l->buffer) : NULL,
-        "waiting", l->turn.whole ? turn_state(&l->turn) : NULL);
+        "{s:I,s:I,s:I,s:I,s:o?,s:I,s:o*,s:o*}", "ref_rollout", (json_int_t)l->ref_rollout,
+        "rollout_id", (json_int_t)l->rollout, "sched_pos", (json_int_t)l->learn.sched_pos,
+        "critic_sched_pos", (json_int_t)l->learn.critic_pos, "dataset",
+        l->c.data ? prompts_state(l->c.data) : NULL, "weight_version", (json_int_t)loop_version(l),
+        "buffer", l->buffer ? buffer_state(l->buffer) : NULL, "waiting",
+        l->turn.whole ? turn_state(&l->turn) : NULL);
 }
 
 /* ---- weights ------------------------------------------------------------------------------------
@@ -162,6 +165,13 @@ static void loop_sample(struct loop *l, enum loop_state_id next)
     l->after_sync = next;
     l->t_sync = loop_now(l);
     l->state = due ? LOOP_SYNC : next;
+}
+
+/* --keep-old-actor: what engines sample with from here on is kept. */
+static int loop_keep(struct loop *l, int due, struct err *e)
+{
+    const struct trainer_port *t = l->c.train;
+    return due && t && l->c.o->keep_old_actor ? t->refresh(t->self, PORT_KEEP, e) : STATUS_OK;
 }
 
 static int loop_sync(struct loop *l, struct err *e)
@@ -181,7 +191,8 @@ static int loop_sync(struct loop *l, struct err *e)
     log_info(TRAIN, "weight_sync: the engines have version %lld, proven, after %.3f s",
              (long long)version, l->sync_s);
     l->state = l->after_sync;
-    return STATUS_AGAIN;
+    rc = loop_keep(l, 1, e);
+    return rc == STATUS_OK ? STATUS_AGAIN : rc;
 }
 
 /* ---- evaluation --------------------------------------------------------------------------------
@@ -279,10 +290,31 @@ static int loop_rollout_run(struct loop *l, struct err *e)
 /* ---- training ----------------------------------------------------------------------------------
  */
 
+/* --ref-update-interval: the reference becomes what the model is now. */
+static int loop_update_ref(struct loop *l, struct err *e)
+{
+    int64_t every = l->c.o->ref_update_interval;
+    double t0 = loop_now(l);
+    int rc;
+
+    if (every == CONF_UNSET || (l->train.id + 1) % every != 0) {
+        return STATUS_OK;
+    }
+    rc = l->c.train->refresh(l->c.train->self, PORT_REF, e);
+    l->ref_rollout = l->train.id;
+    metric_put(l->train.row, "perf/ref_model_update_time", loop_now(l) - t0);
+    return rc;
+}
+
 static int loop_learn(void *arg, struct err *e)
 {
     struct loop *l = arg;
-    return learn_rollout(&l->learn, &l->in, l->train.row, e);
+    int rc = loop_keep(l, !l->c.rollout || !l->c.rollout->publish, e);
+
+    if (rc == STATUS_OK) {
+        rc = learn_rollout(&l->learn, &l->in, l->train.row, e);
+    }
+    return rc == STATUS_OK ? loop_update_ref(l, e) : rc;
 }
 
 /* The turn is trained from here on; ahead of it the next one is sampled, with the weights that the
@@ -427,6 +459,24 @@ static int loop_export(struct loop *l, struct err *e)
     return rc;
 }
 
+/* The reference beside the checkpoint, when it has changed since the last. */
+static int loop_save_ref(struct loop *l, struct err *e)
+{
+    char name[48], *dir;
+    int rc;
+
+    if (l->ref_rollout == l->ref_saved) {
+        return STATUS_OK;
+    }
+    snprintf(name, sizeof name, LOOP_REF_FOLDER, (long long)l->ref_rollout);
+    dir = fsio_join(l->c.o->save, name);
+    rc = fsio_remove_tree(dir, e); /* of a run that went on from an earlier checkpoint */
+    rc = rc == STATUS_OK ? l->c.train->export_ref(l->c.train->self, dir, e) : rc;
+    mem_free(dir);
+    l->ref_saved = l->ref_rollout;
+    return rc;
+}
+
 /* Writes the rollout's export and metrics, and its checkpoint last: a run that is killed behind the
  * checkpoint has lost nothing of what came before it. */
 static int loop_write(struct loop *l, int due, struct err *e)
@@ -453,7 +503,9 @@ static int loop_write(struct loop *l, int due, struct err *e)
         json_t *state = loop_state(l);
         loop_say(l, "save", 0, 1, NULL);
         t0 = loop_now(l);
-        if (l->c.critic) { /* first: a run goes on where the actor's checkpoint is */
+        rc = loop_save_ref(l, e); /* first: a checkpoint is whole when it is there */
+        if (rc == STATUS_OK &&
+            l->c.critic) { /* first: a run goes on where the actor's checkpoint is */
             rc = l->c.critic->save(l->c.critic->self, o->critic_save, l->rollout, !o->no_save_optim,
                                    state, e);
         }

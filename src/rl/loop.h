@@ -23,6 +23,7 @@ struct hub;
 struct journal;
 struct promptenc;
 struct prompts;
+struct teacher;
 struct worker_pool;
 struct world;
 
@@ -64,7 +65,12 @@ struct loop_cfg {
     int64_t sched_pos, critic_pos; /* rollouts that actor and critic were trained on before */
     void (*progress)(void *arg, const struct loop_progress *p);
     void *progress_arg;
+    struct teacher *teacher; /* behind HTTP, or NULL */
+    int64_t ref_rollout;     /* that the reference is of (--ref-update-interval); -1: as given */
 };
+
+/* Where in --save a checkpoint's reference is, when it is not the one that was given. */
+#define LOOP_REF_FOLDER "ref_%07lld"
 
 struct loop;
 int loop_open(const struct loop_cfg *cfg, struct loop **out, struct err *e);

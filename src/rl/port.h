@@ -12,6 +12,7 @@
 struct err;
 struct train_sample;
 struct trainer_report;
+struct trainer_row;
 struct optim_hyper;
 
 /* A prompt with n samples. */
@@ -80,6 +81,13 @@ struct rollout_port {
     void *self;
 };
 
+/* Changes of what stands beside the trained weights. */
+enum port_refresh {
+    PORT_REF,        /* the reference becomes a copy of the model */
+    PORT_KEEP,       /* the model as it is now is kept, in place of the oldest that is */
+    PORT_RESET_OPTIM /* moments and step count of the optimizer begin anew */
+};
+
 struct trainer_port {
     /* Log-probs under the current weights, into logp_out of each sample. */
     int (*score)(void *self, struct train_sample *s, int n, struct err *e);
@@ -94,6 +102,16 @@ struct trainer_port {
     int (*export_hf)(void *self, const char *dir, struct err *e);
     int64_t (*version)(void *self);
     void *self;
+    /* What --ref-update-interval, --keep-old-actor and --reset-optimizer-states ask for; NULL where
+     * none of them is supported. */
+    int (*refresh)(void *self, enum port_refresh what, struct err *e);
+    /* Log-probs under a kept version; STATUS_NOTFOUND when it is not kept. */
+    int (*score_kept)(void *self, int64_t version, struct train_sample *s, int n, struct err *e);
+    /* Hands out every row of logits behind the responses (train/trainer.h); NULL: it cannot. */
+    int (*score_rows)(void *self, struct train_sample *s, int n,
+                      void (*fn)(void *arg, const struct trainer_row *r), void *arg, struct err *e);
+    /* The reference as a Hugging Face folder. */
+    int (*export_ref)(void *self, const char *dir, struct err *e);
 };
 
 #endif

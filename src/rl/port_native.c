@@ -158,6 +158,43 @@ static int64_t native_version(void *self)
     return p->w->version;
 }
 
+static int native_refresh(void *self, enum port_refresh what, struct err *e)
+{
+    struct port_native *p = self;
+
+    switch (what) {
+    case PORT_REF: return copies_update_ref(&p->copies, e);
+    case PORT_KEEP: return copies_keep(&p->copies, e);
+    default: optim_reset(trainer_optim(p->trainer)); return STATUS_OK;
+    }
+}
+
+static int native_score_kept(void *self, int64_t version, struct train_sample *s, int n,
+                             struct err *e)
+{
+    struct port_native *p = self;
+    struct weights *w = copies_find(&p->copies, version);
+
+    if (!w) {
+        return STATUS_NOTFOUND;
+    }
+    return trainer_score_with(w, p->max_tokens, p->temperature, s, n, e);
+}
+
+static int native_score_rows(void *self, struct train_sample *s, int n,
+                             void (*fn)(void *arg, const struct trainer_row *r), void *arg,
+                             struct err *e)
+{
+    struct port_native *p = self;
+    return trainer_score_rows(p->trainer, s, n, fn, arg, e);
+}
+
+static int native_export_ref(void *self, const char *dir, struct err *e)
+{
+    struct port_native *p = self;
+    return copies_write_ref(&p->copies, dir, e);
+}
+
 int port_native_open(struct port_native *p, struct weights *w, struct weights *ref,
                      const struct wfile *src, const struct engine_opts *eo,
                      const struct trainer_opts *to, struct err *e)
@@ -173,9 +210,19 @@ int port_native_open(struct port_native *p, struct weights *w, struct weights *r
                                        .control = native_control,
                                        .progress = native_progress,
                                        .self = p};
-    p->train =
-        (struct trainer_port){native_score, native_score_ref, native_score_teacher, native_step,
-                              native_save,  native_export,    native_version,       p};
+    p->train = (struct trainer_port){.score = native_score,
+                                     .score_ref = native_score_ref,
+                                     .score_teacher = native_score_teacher,
+                                     .step = native_step,
+                                     .save = native_save,
+                                     .export_hf = native_export,
+                                     .version = native_version,
+                                     .self = p};
+    p->train.refresh = native_refresh;
+    p->train.score_kept = native_score_kept;
+    p->train.score_rows = native_score_rows;
+    p->train.export_ref = native_export_ref;
+    p->copies = (struct copies){.actor = w, .ref = ref, .src = src};
     if (eo) {
         p->engine_opts = *eo;
         rc = engine_open(w, eo, &p->engine, e);
@@ -197,4 +244,5 @@ void port_native_close(struct port_native *p)
     trainer_close(p->trainer);
     p->engine = NULL;
     p->trainer = NULL;
+    copies_close(&p->copies);
 }

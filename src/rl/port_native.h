@@ -3,6 +3,7 @@
 #define RL_PORT_NATIVE_H
 
 #include "engine/engine.h"
+#include "rl/copies.h"
 #include "rl/port.h"
 #include "train/trainer.h"
 
@@ -21,6 +22,7 @@ struct port_native {
     struct trainer_port train;
     int max_tokens;
     float temperature;
+    struct copies copies; /* owned; the owner opens it for --keep-old-actor */
 };
 
 /* eo or to NULL leaves that side out. */

@@ -9,7 +9,10 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "rl/algo_opts.h"
 #include "rl/correction.h"
+#include "text/chatmask.h"
+#include "train/opd.h"
 
 #define O(f)   offsetof(struct train_opts, f)
 #define COUNT  "[1,1000000000]"
@@ -73,6 +76,22 @@ const struct conf_opt train_opts_table[] = {
      O(max_tokens_per_gpu), "data", NULL},
     {"balance-data", CONF_SWITCH, NULL, NULL, "equal tokens for all data-parallel ranks",
      O(balance_data), "data", NULL},
+    {"balance-by-flops", CONF_SWITCH, NULL, NULL,
+     "even out micro-batches by their work, not their tokens", O(balance_by_flops), "data", NULL},
+    {"allow-partial-train-step", CONF_SWITCH, NULL, NULL,
+     "what does not fill --global-batch-size is a smaller step, not left out",
+     O(allow_partial_train_step), "data", NULL},
+    {"use-dynamic-global-batch-size", CONF_SWITCH, NULL, NULL,
+     "one optimizer step over whatever a rollout brought", O(use_dynamic_global_batch_size), "data",
+     NULL},
+    {"disable-rollout-trim-samples", CONF_OFF, NULL, NULL,
+     "do not cut a rollout to whole global batches before the steps are made of it",
+     O(rollout_trim_samples), "data", "rollout_trim_samples"},
+    {"log-probs-chunk-size", CONF_INT, "-1", "[-1,16777216]",
+     "rows of logits at a time; -1 is what fits in 512 MiB", O(log_probs_chunk_size), "data", NULL},
+    {"log-probs-max-tokens-per-gpu", CONF_INT, NULL, TOKENS,
+     "--max-tokens-per-gpu of the passes without gradients, where less",
+     O(log_probs_max_tokens_per_gpu), "data", NULL},
     {"over-sampling-batch-size", CONF_INT, NULL, "[1,1048576]",
      "prompts asked for at a time; --rollout-batch-size when unset", O(over_sampling_batch_size),
      "data", NULL},
@@ -310,6 +329,44 @@ const struct conf_opt train_opts_table[] = {
      "algorithm", NULL},
     {"opsm-delta", CONF_FLOAT, "1e-4", "(-inf,inf)", "its threshold", O(opsm_delta), "algorithm",
      NULL},
+    {"rollout-function-path", CONF_STR, NULL, NULL,
+     "where samples come from: sft (also by Miles' path of it) takes them from the data as they "
+     "are, for --loss-type sft_loss",
+     O(rollout_function_path), "algorithm", NULL},
+    {"loss-mask-type", CONF_CHOICE, "qwen", CHATMASK_KINDS,
+     "sft_loss: how the tokens to train on are found in a conversation", O(loss_mask_type),
+     "algorithm", NULL},
+    {"disable-compute-advantages-and-returns", CONF_OFF, NULL, NULL,
+     "leave advantages and the passes for them out; for sft_loss and custom_loss",
+     O(compute_advantages_and_returns), "algorithm", "compute_advantages_and_returns"},
+    {"ref-update-interval", CONF_INT, NULL, COUNT,
+     "rollouts between two times that the reference becomes a copy of the model",
+     O(ref_update_interval), "algorithm", NULL},
+    {"reset-optimizer-states", CONF_SWITCH, NULL, NULL, "each rollout begins with a new optimizer",
+     O(reset_optimizer_states), "algorithm", NULL},
+    {"use-rollout-entropy", CONF_SWITCH, NULL, NULL,
+     "report the entropy of each rollout before it is trained on", O(use_rollout_entropy),
+     "algorithm", NULL},
+    {"keep-old-actor", CONF_SWITCH, NULL, NULL,
+     "the old policy of samples from older weights is those weights, of which copies are kept",
+     O(keep_old_actor), "algorithm", NULL},
+    {"opd-log-prob-top-k", CONF_INT, "0", "[0,128]",
+     "candidates of each position that are compared; 0: the sampled token alone",
+     O(opd_log_prob_top_k), "algorithm", NULL},
+    {"opd-top-k-strategy", CONF_CHOICE, "only-student", OPD_STRATEGIES,
+     "whose candidates --opd-log-prob-top-k takes", O(opd_top_k_strategy), "algorithm", NULL},
+    {"opd-reward-weight-mode", CONF_CHOICE, "student_p", OPD_WEIGHTS,
+     "what weighs these candidates", O(opd_reward_weight_mode), "algorithm", NULL},
+    {"opd-topk-per-position", CONF_SWITCH, NULL, NULL,
+     "ask the teacher for the candidates of each position alone; only miles serve can",
+     O(opd_topk_per_position), "algorithm", NULL},
+    {"opd-teacher-urls", CONF_STRS, NULL, NULL,
+     "teachers behind HTTP, NAME=URL; the one called default serves all that name no other",
+     O(opd_teacher_urls), "algorithm", NULL},
+    {"opd-teacher-key", CONF_STR, "opd_teacher", NULL, "key of the metadata that names the teacher",
+     O(opd_teacher_key), "algorithm", NULL},
+    {"opd-timeout", CONF_FLOAT, "600", "(0,86400]", "seconds for an answer of a teacher",
+     O(opd_timeout), "algorithm", NULL},
 
     {"lr", CONF_FLOAT, "1e-6", "[0,1000]", "learning rate", O(lr), "optimizer", NULL},
     {"min-lr", CONF_FLOAT, "0.0", "[0,1000]", "floor of the schedule", O(min_lr), "optimizer",
@@ -453,12 +510,12 @@ static int derive_batch(struct train_opts *o, struct err *e)
                    "--global-batch-size %lld is more than the %lld samples of a rollout",
                    (long long)o->global_batch_size, (long long)samples);
     }
-    if (samples % o->global_batch_size != 0) {
+    if (samples % o->global_batch_size != 0 && !o->allow_partial_train_step) {
         return ERR(e, STATUS_INPUT,
                    "a rollout of %lld samples is no multiple of --global-batch-size %lld",
                    (long long)samples, (long long)o->global_batch_size);
     }
-    o->num_steps_per_rollout = samples / o->global_batch_size;
+    o->num_steps_per_rollout = (samples + o->global_batch_size - 1) / o->global_batch_size;
     return 0;
 }
 
@@ -525,7 +582,8 @@ static int derive_sampling(struct train_opts *o, struct err *e)
                        (long long)o->rollout_max_prompt_len, (long long)o->rollout_max_context_len);
         }
     }
-    if (!is_set(o->rollout_max_response_len) && !o->debug_train_only) {
+    if (!is_set(o->rollout_max_response_len) && !o->debug_train_only &&
+        (o->loss_type != LOSS_SFT || is_set(o->eval_interval))) {
         return ERR(e, STATUS_INPUT, "--rollout-max-response-len is needed");
     }
     return 0;
@@ -648,31 +706,6 @@ static char *behind(const char *path, const char *tail)
     return s;
 }
 
-static int check_opd(const struct train_opts *o, struct err *e)
-{
-    if (!o->use_opd) {
-        if (o->opd_type != -1 || o->opd_teacher_load) {
-            return ERR(e, STATUS_INPUT,
-                       "--opd-type and --opd-teacher-load have no effect without --use-opd");
-        }
-        return 0;
-    }
-    if (o->opd_type != TRAIN_OPD_HERE) {
-        return o->opd_type == -1 ? ERR(e, STATUS_INPUT, "--use-opd needs --opd-type")
-                                 : ERR(e, STATUS_UNSUPPORTED,
-                                       "--opd-type sglang is known, not supported yet: megatron "
-                                       "takes a teacher into this process");
-    }
-    if (!o->opd_teacher_load) {
-        return ERR(e, STATUS_INPUT, "--opd-type megatron needs --opd-teacher-load");
-    }
-    if (o->skip_actor_forward_only && !o->use_rollout_logprobs) {
-        return ERR(e, STATUS_INPUT,
-                   "--skip-actor-forward-only leaves nothing for --use-opd to compare");
-    }
-    return 0;
-}
-
 static int derive_critic(struct train_opts *o, struct err *e)
 {
     if (o->advantage_estimator != ADV_PPO) {
@@ -746,9 +779,6 @@ static int check_algorithm(struct train_opts *o, struct err *e)
     if (o->loss_type == LOSS_CUSTOM) {
         return ERR(e, STATUS_UNSUPPORTED, "--loss-type custom_loss is known, not supported yet");
     }
-    if (o->loss_type == LOSS_SFT) {
-        return ERR(e, STATUS_UNSUPPORTED, "--loss-type sft_loss is known, not supported yet");
-    }
     if (o->kl_coef != 0 && o->kl_loss_coef != 0) {
         return ERR(e, STATUS_INPUT, "--kl-coef and --kl-loss-coef are both set: choose one");
     }
@@ -768,7 +798,7 @@ static int check_algorithm(struct train_opts *o, struct err *e)
                    o->tis_clip);
     }
     rc = derive_critic(o, e);
-    rc = rc ? rc : check_opd(o, e);
+    rc = rc ? rc : algo_opts_check(o, e);
     rc = rc ? rc : check_estimator(o, e);
     rc = rc ? rc : correction_check(o, e);
     if (rc) {
@@ -823,7 +853,7 @@ static int check_sources(const struct train_opts *o, struct err *e)
         return ERR(e, STATUS_INPUT,
                    "--debug-train-only and --debug-rollout-only exclude each other");
     }
-    if (o->debug_train_only && !o->load_debug_rollout_data) {
+    if (o->debug_train_only && !o->load_debug_rollout_data && o->loss_type != LOSS_SFT) {
         return ERR(e, STATUS_INPUT, "--debug-train-only needs --load-debug-rollout-data");
     }
     if (!o->prompt_data && !o->load_debug_rollout_data) {
@@ -910,7 +940,8 @@ int64_t train_opts_train_iters(const struct train_opts *o, int64_t num_rollout)
 
 int train_opts_needs_old_pass(const struct train_opts *o)
 {
-    return !o->use_rollout_logprobs && !o->skip_actor_forward_only && !o->debug_rollout_only;
+    return o->compute_advantages_and_returns && !o->use_rollout_logprobs &&
+           !o->skip_actor_forward_only && !o->debug_rollout_only;
 }
 
 int train_opts_needs_train_pass(const struct train_opts *o)
@@ -920,7 +951,7 @@ int train_opts_needs_train_pass(const struct train_opts *o)
 
 int train_opts_needs_ref(const struct train_opts *o)
 {
-    return o->use_kl_loss || o->kl_coef != 0;
+    return o->loss_type != LOSS_SFT && (o->use_kl_loss || o->kl_coef != 0);
 }
 
 /* --- views for the modules below --- */

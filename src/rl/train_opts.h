@@ -124,6 +124,22 @@ struct train_opts {
     int tis_batch_normalize, use_rs;
     int use_opsm;
     double opsm_delta;
+    /* rules of these: rl/algo_opts.h */
+    char *rollout_function_path;
+    int loss_mask_type; /* enum chatmask_kind */
+    int compute_advantages_and_returns;
+    int64_t ref_update_interval;
+    int reset_optimizer_states, use_rollout_entropy, keep_old_actor;
+    int balance_by_flops, allow_partial_train_step, rollout_trim_samples;
+    int use_dynamic_global_batch_size;
+    int64_t log_probs_chunk_size; /* -1: no bound */
+    int64_t log_probs_max_tokens_per_gpu;
+    int64_t opd_log_prob_top_k;
+    int opd_top_k_strategy, opd_reward_weight_mode; /* enum opd_strategy, enum opd_weight */
+    int opd_topk_per_position;
+    struct conf_strs opd_teacher_urls; /* NAME=URL */
+    char *opd_teacher_key;
+    double opd_timeout;
 
     /* optimizer */
     double lr, min_lr, lr_warmup_init, lr_warmup_fraction;

@@ -21,6 +21,7 @@
 #include "rl/prompts.h"
 #include "rl/rollmetric.h"
 #include "rl/rollout.h"
+#include "rl/sftdata.h"
 
 static double turn_now(const struct turn *t)
 {
@@ -85,17 +86,24 @@ static void turn_cfg(struct turn *t, struct rollout_cfg *r)
 
 /* ---- where groups come from ---- */
 
-/* A prompt that is taken from the data, or a group that goes on: recorded, then submitted. */
+/* A prompt that is taken from the data, or (g NULL) a group that goes on. */
+static int turn_record_prompt(const struct turn *t, const struct prompts_group *g, int64_t group,
+                              int64_t index, struct err *e)
+{
+    return turn_record(t->c, JOURNAL_PROMPTS, t->id,
+                       json_pack("{s:I,s:I,s:I,s:b}", "row", g ? (json_int_t)g->row_index : -1,
+                                 "group", (json_int_t)group, "index", (json_int_t)index, "resumed",
+                                 !g),
+                       e);
+}
+
+/* Recorded, then submitted. */
 static int turn_submit(struct turn *t, struct rollout *r, const struct prompts_group *g,
                        struct sample **old, struct err *e)
 {
     struct batch_item it = {g ? g->row : NULL, g ? g->group_index : 0, g ? g->index : 0};
-    json_int_t group = g ? g->group_index : old[0]->group_index;
-    json_int_t index = g ? g->index : old[0]->index;
-    int rc = turn_record(t->c, JOURNAL_PROMPTS, t->id,
-                         json_pack("{s:I,s:I,s:I,s:b}", "row", g ? (json_int_t)g->row_index : -1,
-                                   "group", group, "index", index, "resumed", !g),
-                         e);
+    int rc = turn_record_prompt(t, g, g ? g->group_index : old[0]->group_index,
+                                g ? g->index : old[0]->index, e);
     if (rc == STATUS_OK) {
         return g ? rollout_add(r, &it, e) : rollout_resume(r, old, e);
     }
@@ -184,6 +192,32 @@ static char *turn_path(const struct turn *t, const char *template_)
     return conf_expand(template_, id);
 }
 
+/* A rollout of conversations as they are in the data: nothing is sampled. */
+static int turn_take_sft(struct turn *t, struct err *e)
+{
+    struct sftdata d = {t->c->enc, t->c->o->loss_mask_type, t->id > t->c->start_rollout};
+    int64_t n = t->c->o->rollout_batch_size;
+    int rc = STATUS_OK;
+
+    t->given = mem_alloc(sizeof *t->given * (size_t)n);
+    while (rc == STATUS_OK && t->ngiven < n) {
+        struct prompts_group g;
+        struct sample *s = NULL;
+        rc = prompts_next(t->c->data, 1, &g, e);
+        rc = rc == STATUS_OK ? turn_record_prompt(t, &g, g.group_index, g.index, e) : rc;
+        rc = rc == STATUS_OK ? sftdata_sample(&d, g.row, &s, e) : rc;
+        if (rc == STATUS_OK) {
+            s->index = s->rollout_id = g.index;
+            s->group_index = g.group_index;
+            t->given[t->ngiven++] = s;
+        }
+    }
+    rollmetric_lengths(t->row, "rollout", t->given, t->ngiven);
+    t->drawn = 0;
+    t->whole = 1;
+    return rc;
+}
+
 int turn_begin(struct turn *t, const struct loop_cfg *c, struct buffer *buffer, int64_t id,
                struct err *e)
 {
@@ -200,6 +234,9 @@ int turn_begin(struct turn *t, const struct loop_cfg *c, struct buffer *buffer, 
         t->drawn = 0;
         t->whole = 1;
         return rc;
+    }
+    if (c->o->loss_type == LOSS_SFT) {
+        return turn_take_sft(t, e);
     }
     turn_cfg(t, &cfg);
     cfg.more = turn_more;

@@ -443,9 +443,14 @@ static inline void fakeport_open(struct fakeport *f, uint64_t order)
                                        .abort = fakeport_abort,
                                        .progress = fakeport_progress,
                                        .self = f};
-    f->train =
-        (struct trainer_port){fakeport_score, fakeport_score_ref, fakeport_score_ref, fakeport_step,
-                              fakeport_save,  fakeport_export,    fakeport_version,   f};
+    f->train = (struct trainer_port){.score = fakeport_score,
+                                     .score_ref = fakeport_score_ref,
+                                     .score_teacher = fakeport_score_ref,
+                                     .step = fakeport_step,
+                                     .save = fakeport_save,
+                                     .export_hf = fakeport_export,
+                                     .version = fakeport_version,
+                                     .self = f};
     f->world = (struct world){fakeport_now, fakeport_stopping, f};
 }
 

@@ -186,7 +186,6 @@ static void algorithm_rules(void **state)
     refused(BASE "--critic-lr 1e-5", STATUS_INPUT, "--advantage-estimator ppo");
     refused(BASE "--use-opd", STATUS_INPUT, "needs --opd-type");
     refused(BASE "--use-opd --opd-type megatron", STATUS_INPUT, "--opd-teacher-load");
-    refused(BASE "--use-opd --opd-type sglang", STATUS_UNSUPPORTED, "not supported yet");
     refused(BASE "--opd-teacher-load x", STATUS_INPUT, "without --use-opd");
     refused(BASE "--use-opd --opd-type megatron --opd-teacher-load x --skip-actor-forward-only",
             STATUS_INPUT, "nothing for --use-opd");
@@ -382,6 +381,86 @@ static void corrections(void **state)
 #undef MIS
 }
 
+/* Supervised training: what it takes as it is, and what it refuses. */
+static void sft_rules(void **state)
+{
+#define SFT                                                                                        \
+    "--hf-checkpoint m --prompt-data p --num-rollout 10 --rollout-batch-size 8 "                   \
+    "--loss-type sft_loss "
+    struct loss_opts l;
+    (void)state;
+    assert_ok(run(SFT), &e); /* no reward and no length of responses */
+    train_opts_loss(&o, &l);
+    assert_int_equal(l.type, LOSS_SFT);
+    assert_false(o.compute_advantages_and_returns);
+    assert_false(train_opts_needs_old_pass(&o));
+    assert_true(o.apply_chat_template);
+    assert_ok(run(SFT "--rollout-function-path miles.rollout.sft_rollout.generate_rollout "
+                      "--debug-train-only --disable-compute-advantages-and-returns "
+                      "--calculate-per-token-loss --loss-mask-type qwen3"),
+              &e);
+    refused(SFT "--rollout-function-path my.own", STATUS_UNSUPPORTED, "built in is sft");
+    refused(SFT "--rollout-temperature 0.7", STATUS_INPUT, "--rollout-temperature 0.7");
+    refused(SFT "--n-samples-per-prompt 2", STATUS_INPUT, "--n-samples-per-prompt 1");
+    refused(SFT "--use-kl-loss", STATUS_INPUT, "--use-kl-loss has no effect");
+    refused(SFT "--entropy-coef 0.1", STATUS_INPUT, "--entropy-coef has no effect");
+    refused(SFT "--advantage-estimator gspo", STATUS_INPUT, "--advantage-estimator has no effect");
+    refused(SFT "--use-opd --opd-type megatron --opd-teacher-load x", STATUS_INPUT, "--use-opd");
+    refused(SFT "--eval-interval 2 --eval-prompt-data a b", STATUS_INPUT,
+            "--rollout-max-response-len");
+    refused(BASE "--rollout-function-path sft", STATUS_INPUT, "needs --loss-type sft_loss");
+    refused(BASE "--disable-compute-advantages-and-returns", STATUS_INPUT, "nothing");
+#undef SFT
+}
+
+static void distillation_rules(void **state)
+{
+#define OPD BASE "--use-opd --opd-type sglang "
+    (void)state;
+    refused(OPD, STATUS_INPUT, "--opd-teacher-urls default=URL");
+    refused(OPD "--opd-teacher-urls http://x", STATUS_INPUT, "is not NAME=URL");
+    refused(OPD "--opd-teacher-urls =http://x", STATUS_INPUT, "is not NAME=URL");
+    refused(OPD "--opd-teacher-urls a=http://x --opd-teacher-load m", STATUS_INPUT,
+            "--opd-teacher-load has no effect");
+    refused(BASE "--opd-teacher-urls a=http://x", STATUS_INPUT, "without --use-opd");
+    assert_ok(run(OPD "--opd-teacher-urls a=http://x?k=v default=http://y"), &e);
+    assert_int_equal(o.opd_teacher_urls.n, 2);
+    /* as Miles' own scripts have it */
+    assert_ok(run("--hf-checkpoint m --prompt-data p --num-rollout 10 --rollout-batch-size 8 "
+                  "--rollout-max-response-len 64 --use-opd --opd-type sglang --rm-url http://t:1 "
+                  "--custom-rm-path miles.rollout.on_policy_distillation.reward_func "
+                  "--custom-reward-post-process-path "
+                  "miles.rollout.on_policy_distillation.post_process_rewards"),
+              &e);
+    assert_null(o.custom_rm_path);
+    assert_null(o.custom_reward_post_process_path);
+    assert_null(o.rm_url);
+    assert_string_equal(o.opd_teacher_urls.v[0], "default=http://t:1");
+#undef OPD
+}
+
+static void copies_and_batches(void **state)
+{
+    (void)state;
+    refused(BASE "--ref-update-interval 2", STATUS_INPUT, "without --use-kl-loss");
+    assert_ok(run(BASE "--ref-update-interval 2 --use-kl-loss"), &e);
+    refused(BASE "--keep-old-actor --use-rollout-logprobs", STATUS_INPUT, "exclude each other");
+    refused(BASE "--keep-old-actor --skip-actor-forward-only", STATUS_INPUT, "leaves out");
+    refused(BASE "--use-rollout-entropy --skip-actor-forward-only", STATUS_INPUT, "leaves");
+    refused(BASE "--balance-by-flops", STATUS_INPUT, "--use-dynamic-batch-size");
+    refused(BASE "--allow-partial-train-step", STATUS_INPUT, "--use-dynamic-batch-size");
+    refused(BASE "--use-dynamic-global-batch-size", STATUS_INPUT, "--use-dynamic-batch-size");
+    refused(BASE "--log-probs-chunk-size 0", STATUS_INPUT, "leaves no row");
+    refused(BASE "--use-dynamic-batch-size --max-tokens-per-gpu 64 "
+                 "--log-probs-max-tokens-per-gpu 65",
+            STATUS_INPUT, "is more than --max-tokens-per-gpu");
+    refused(BASE "--global-batch-size 3", STATUS_INPUT, "no multiple");
+    assert_ok(run(BASE "--global-batch-size 3 --allow-partial-train-step --use-dynamic-batch-size "
+                       "--max-tokens-per-gpu 64"),
+              &e);
+    assert_int_equal(o.num_steps_per_rollout, 3);
+}
+
 /* A name is either an option of ours or a known one, never both, and given once. */
 static void tables_agree(void **state)
 {
@@ -420,11 +499,13 @@ static int cleanup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults),        cmocka_unit_test(batch_rules),
-        cmocka_unit_test(source_rules),    cmocka_unit_test(memory_rules),
-        cmocka_unit_test(algorithm_rules), cmocka_unit_test(eval_rules),
-        cmocka_unit_test(module_views),    cmocka_unit_test(corrections),
-        cmocka_unit_test(tables_agree),    cmocka_unit_test(rollout_rules),
+        cmocka_unit_test(defaults),           cmocka_unit_test(batch_rules),
+        cmocka_unit_test(source_rules),       cmocka_unit_test(memory_rules),
+        cmocka_unit_test(algorithm_rules),    cmocka_unit_test(sft_rules),
+        cmocka_unit_test(distillation_rules), cmocka_unit_test(copies_and_batches),
+        cmocka_unit_test(eval_rules),         cmocka_unit_test(module_views),
+        cmocka_unit_test(corrections),        cmocka_unit_test(tables_agree),
+        cmocka_unit_test(rollout_rules),
     };
     unsetenv("MILES_ISA"); /* the scalar run of CI sets it */
     return cmocka_run_group_tests(tests, NULL, cleanup);
