@@ -159,7 +159,7 @@ SFT=(
     --calculate-per-token-loss --use-dynamic-batch-size --max-tokens-per-gpu 1024
 )
 run sft "${SFT[@]}"
-first=$(lib_metric "$WORK/sft" train/loss | head -n 1)
+first=$(lib_metric "$WORK/sft" train/loss | sed -n 1p)
 end=$(last sft train/loss)
 awk -v a="$first" -v b="$end" 'BEGIN { exit !(b < 0.6 * a) }' || lib_die "the loss goes from $first to $end"
 run recipe "${SFT[@]}" --rollout-function-path miles.rollout.sft_rollout.generate_rollout --debug-train-only \
