@@ -52,15 +52,15 @@ def tens(xs):
     return torch.tensor([float(x) for x in xs], dtype=F64)
 
 
-def apart(x, bound, ties=True):
-    """Raises when x is near bound but not equal to it."""
+def apart(x, bound, ties=True, wide=1.0):
+    """Raises when x is near bound but not equal to it; wide: how much worse it may be rounded."""
     for v in x.detach().reshape(-1).tolist() if torch.is_tensor(x) else [float(x)]:
         if not math.isfinite(v):
             continue
         d = abs(v - bound)
         if d == 0 and ties:
             continue
-        if d < 1e-4 * max(1e-2, abs(bound)):
+        if d < 1e-4 * max(1e-2, abs(bound)) * wide:
             raise Ambiguous
 
 
@@ -272,14 +272,25 @@ def level_weight(level, x, m):
     return torch.exp(torch.clamp(lam, -20, 20))  # clamp keeps nan
 
 
+def level_size(level, x, m):
+    """What was added up in the log-ratio of that level."""
+    size = torch.where(m, torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0).abs(),
+                       torch.zeros_like(x))
+    if level == "token":
+        return size
+    total = size.sum() / (max(int(m.sum()), 1) if level == "geometric" else 1)
+    return total.expand_as(x)
+
+
 def mis_sequence(o, x, m):
     """Bounded weights and kept mask of one response, before batch normalisation."""
     zero = torch.zeros_like(x)
     raw = level_weight(o["level"], x, m)
+    wide = 1 + max([float(v) for v in level_size("sequence", x, m)] + [0.0]) / 100
     undef = torch.isnan(raw)
-    apart(raw[m], o["hi"])
+    apart(raw[m], o["hi"], wide=wide)
     if o["mode"] != "truncate":
-        apart(raw[m], o["lo"])
+        apart(raw[m], o["lo"], wide=wide)
     keep = m & ~undef
     if o["mode"] == "truncate":
         w = raw.clamp(0, o["hi"])
@@ -292,8 +303,8 @@ def mis_sequence(o, x, m):
     rs_raw = None
     if o["rs"]:
         rs_raw = level_weight(o["rs_level"], x, m)
-        apart(rs_raw[m], o["rs_lo"])
-        apart(rs_raw[m], o["rs_hi"])
+        apart(rs_raw[m], o["rs_lo"], wide=wide)
+        apart(rs_raw[m], o["rs_hi"], wide=wide)
         keep = keep & (rs_raw >= o["rs_lo"]) & (rs_raw <= o["rs_hi"])  # nan: rejected
         if o["veto"] > 0:
             apart(x[m], math.log(o["veto"]))
@@ -410,6 +421,8 @@ def policy(opt, samples, rollouts, tokens):
             mis_metrics(o, s, x, raw, w, w / mean, rs_raw, mean, put)
             if not o["observe"]:
                 wt, mk = w / mean, keep
+                wide = 1 + level_size(o["mis"]["level"], x, m)
+                size, value_size = size * wide, value_size * wide
         if s["weight"] is not None:
             wt, mk = s["weight"], s["weight_mask"]
         wt = torch.where(mk, wt, zero)
