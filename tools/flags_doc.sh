@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Writes docs/flags.md from the program's own option tables: tools/flags_doc.sh
+# Writes docs/flags.md, and the answers in docs/miles-flags.tsv, from the program's tables: tools/flags_doc.sh
 #
-# With --check it writes nothing and fails when the document is not what the program says. The binary is
+# With --check it writes nothing and fails when a document is not what the program says. The binary is
 # ${MILES_BUILD}/miles, by default build/miles.
 set -euo pipefail
 
@@ -23,6 +23,9 @@ if [ "${1:-}" = --check ]; then
         echo "docs/flags.md is not current: run tools/flags_doc.sh" >&2
         exit 1
     }
+    "$MILES" flags --check "$ROOT/docs/miles-flags.tsv" >/dev/null
 else
     flags >"$ROOT/docs/flags.md"
+    answers=$("$MILES" flags --tsv "$ROOT/docs/miles-flags.tsv")
+    printf '%s\n' "$answers" >"$ROOT/docs/miles-flags.tsv"
 fi

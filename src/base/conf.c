@@ -10,33 +10,11 @@
 
 #include "base/buf.h"
 #include "base/conf_file.h"
+#include "base/conf_int.h"
 #include "base/log.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/status.h"
-
-enum { MAX_NAME = 128, MAX_LIST = 4096, MAX_TEXT = 1 << 20 };
-
-struct entry {
-    const struct conf_opt *o;
-    void *field;
-    enum conf_source source;
-    char *dest;  /* with underscores */
-    char *name_; /* the flag's name with underscores */
-};
-
-struct conf {
-    struct entry *ents;
-    int n, cap;
-    struct map by_key; /* name and dest, with underscores -> index * 2 + (1 when it is the plain
-                          name of a CONF_OFF) */
-    const struct conf_known **known;
-    int nknown;
-    int min_args, max_args;
-    const char **args;
-    int nargs;
-    int markdown; /* --help-markdown was asked */
-};
 
 /* Where a value comes from, for messages: "--lr", "MILES_LR", "file.yaml: lr". */
 struct origin {
@@ -151,6 +129,11 @@ void conf_free(struct conf *c)
     }
     map_fini(&c->by_key);
     mem_free(c->ents);
+    for (int i = 0; i < c->nnoted; i++) {
+        mem_free(c->noted[i].name);
+        mem_free(c->noted[i].text);
+    }
+    mem_free(c->noted);
     mem_free(c->known);
     mem_free(c->args);
     mem_free(c);
@@ -329,8 +312,8 @@ static int check_template(const char *t, const char *from, struct err *e)
 static int set_list(const struct conf_opt *o, void *field, const char *const *tok, int n,
                     const char *from, struct err *e)
 {
-    if (n > MAX_LIST) {
-        return ERR(e, STATUS_INPUT, "%s: more than %d values", from, (int)MAX_LIST);
+    if (n > CONF_MAX_LIST) {
+        return ERR(e, STATUS_INPUT, "%s: more than %d values", from, (int)CONF_MAX_LIST);
     }
     if (o->type == CONF_STRS) {
         struct conf_strs l = {mem_alloc((size_t)n * sizeof(char *)), n};
@@ -367,7 +350,7 @@ static int set_json(void *field, const char *t, const char *from, struct err *e)
 }
 
 /* The only way into a field. n values; lists take all, the others exactly one. */
-static int set_tokens(const struct entry *en, const char *const *tok, int n, const char *from,
+static int set_tokens(const struct conf_entry *en, const char *const *tok, int n, const char *from,
                       struct err *e)
 {
     const struct conf_opt *o = en->o;
@@ -433,7 +416,7 @@ static int split_words(char *copy, const char **tok, int max)
 }
 
 /* Text from the environment or a default: lists are blank-separated. */
-static int set_text(const struct entry *en, const char *text, const char *from, struct err *e)
+static int set_text(const struct conf_entry *en, const char *text, const char *from, struct err *e)
 {
     const char **tok;
     char *copy;
@@ -442,9 +425,9 @@ static int set_text(const struct entry *en, const char *text, const char *from, 
     if (en->o->type != CONF_STRS && en->o->type != CONF_INTS) {
         return set_tokens(en, &text, 1, from, e);
     }
-    tok = mem_alloc((MAX_LIST + 1) * sizeof *tok);
+    tok = mem_alloc((CONF_MAX_LIST + 1) * sizeof *tok);
     copy = mem_strdup(text);
-    n = split_words(copy, tok, MAX_LIST + 1);
+    n = split_words(copy, tok, CONF_MAX_LIST + 1);
     rc = set_tokens(en, tok, n, from, e);
     mem_free(copy);
     mem_free(tok);
@@ -456,7 +439,7 @@ static int set_text(const struct entry *en, const char *text, const char *from, 
 void conf_add(struct conf *c, const struct conf_opt *opts, void *base)
 {
     for (const struct conf_opt *o = opts; o->type != CONF_END; o++) {
-        struct entry *en;
+        struct conf_entry *en;
         if (c->n == c->cap) {
             int cap = c->cap ? c->cap * 2 : 64;
             c->ents =
@@ -468,7 +451,7 @@ void conf_add(struct conf *c, const struct conf_opt *opts, void *base)
         en->field = (char *)base + o->offset;
         en->name_ = underscored(o->name);
         en->dest = o->dest ? mem_strdup(o->dest) : mem_strdup(en->name_);
-        ASSERT(strlen(o->name) < MAX_NAME);
+        ASSERT(strlen(o->name) < CONF_MAX_NAME);
         ASSERT(map_put(&c->by_key, en->name_, strlen(en->name_), 2 * c->n));
         if (strcmp(en->dest, en->name_) != 0) {
             ASSERT(
@@ -500,9 +483,9 @@ void conf_positional(struct conf *c, int min, int max)
 }
 
 /* key with dashes or underscores; *plain tells that a CONF_OFF was named by its dest. */
-static struct entry *find(const struct conf *c, const char *key, size_t len, int *plain)
+static struct conf_entry *find(const struct conf *c, const char *key, size_t len, int *plain)
 {
-    char k[MAX_NAME];
+    char k[CONF_MAX_NAME];
     int64_t v;
     if (len >= sizeof k) {
         return NULL;
@@ -544,7 +527,7 @@ static const struct conf_known *find_known(const struct conf *c, const char *key
 }
 
 /* The entry that takes flags of this name for another program. */
-static struct entry *find_pass(const struct conf *c, const char *key, size_t len)
+static struct conf_entry *find_pass(const struct conf *c, const char *key, size_t len)
 {
     for (int i = 0; i < c->n; i++) {
         if (c->ents[i].o->type == CONF_PASS && same_key(c->ents[i].o->name, key, len)) {
@@ -555,16 +538,16 @@ static struct entry *find_pass(const struct conf *c, const char *key, size_t len
 }
 
 /* Appends --key and its n values. */
-static int pass_on(struct entry *en, const char *key, size_t len, const char *const *tok, int n,
-                   struct err *e)
+static int pass_on(struct conf_entry *en, const char *key, size_t len, const char *const *tok,
+                   int n, struct err *e)
 {
     struct conf_strs *l = en->field;
     size_t old = (size_t)l->n * sizeof *l->v;
     char *flag = mem_alloc(len + 3);
 
-    if (l->n + n + 1 > MAX_LIST) {
+    if (l->n + n + 1 > CONF_MAX_LIST) {
         mem_free(flag);
-        return ERR(e, STATUS_INPUT, "--%s: more than %d words", en->o->name, (int)MAX_LIST);
+        return ERR(e, STATUS_INPUT, "--%s: more than %d words", en->o->name, (int)CONF_MAX_LIST);
     }
     l->v = mem_realloc(l->v, old, old + ((size_t)n + 1) * sizeof *l->v);
     memcpy(flag, "--", 2);
@@ -587,10 +570,10 @@ static int min3(int a, int b, int c)
 /* Edits between two names; '-' and '_' are the same letter. */
 static int distance(const char *a, size_t na, const char *b)
 {
-    int row[MAX_NAME + 1];
+    int row[CONF_MAX_NAME + 1];
     size_t nb = strlen(b);
-    nb = nb > MAX_NAME ? MAX_NAME : nb;
-    na = na > MAX_NAME ? MAX_NAME : na;
+    nb = nb > CONF_MAX_NAME ? CONF_MAX_NAME : nb;
+    na = na > CONF_MAX_NAME ? CONF_MAX_NAME : na;
     for (size_t j = 0; j <= nb; j++) {
         row[j] = (int)j;
     }
@@ -608,70 +591,218 @@ static int distance(const char *a, size_t na, const char *b)
     return row[nb];
 }
 
-static const char *nearest(const struct conf *c, const char *key, size_t len, int *dist)
+/* Names near to one that is not known, nearest first; '*' names none. */
+struct near {
+    const char *name[3];
+    int dist[3];
+    int n;
+};
+
+static void near_add(struct near *a, const char *key, size_t len, const char *name)
 {
-    const char *best = "";
-    *dist = MAX_NAME + 1;
+    /* a beginning of a name, as argparse would complete it, is nearer than any slip */
+    int d = len >= 3 && strncmp(key, name, len) == 0 ? 0 : distance(key, len, name);
+    int i = a->n;
+
+    if (strchr(name, '*')) {
+        return;
+    }
+    while (i > 0 && d < a->dist[i - 1]) {
+        i--;
+    }
+    if (i == 3) {
+        return;
+    }
+    a->n += a->n < 3;
+    for (int j = a->n - 1; j > i; j--) {
+        a->name[j] = a->name[j - 1];
+        a->dist[j] = a->dist[j - 1];
+    }
+    a->name[i] = name;
+    a->dist[i] = d;
+}
+
+static void nearest(const struct conf *c, const char *key, size_t len, struct near *a)
+{
+    memset(a, 0, sizeof *a);
     for (int i = 0; i < c->n; i++) {
-        int d = distance(key, len, c->ents[i].o->name);
-        if (d < *dist && c->ents[i].o->type != CONF_PASS) {
-            *dist = d;
-            best = c->ents[i].o->name;
-        }
+        near_add(a, key, len, c->ents[i].o->name);
     }
     for (int i = 0; i < c->nknown; i++) {
         for (const struct conf_known *k = c->known[i]; k->name; k++) {
-            int d = distance(key, len, k->name);
-            if (d < *dist && !strchr(k->name, '*')) {
-                *dist = d;
-                best = k->name;
-            }
+            near_add(a, key, len, k->name);
         }
     }
-    return best;
 }
 
 static int unknown(const struct conf *c, const char *key, size_t len, const char *from,
                    struct err *e)
 {
-    int d;
-    const char *near = nearest(c, key, len, &d);
-    if (!*near) {
+    char more[2 * (CONF_MAX_NAME + 4)] = "";
+    struct near a;
+
+    nearest(c, key, len, &a);
+    if (!a.n) {
         return ERR(e, STATUS_INPUT, "unknown option %.200s: there are none here", from);
     }
-    return ERR(e, STATUS_INPUT, "unknown option %.200s; the nearest known one is --%s", from, near);
+    for (int i = 1; i < a.n && a.dist[i] <= a.dist[0] + 1 && a.dist[i] * 3 < (int)len; i++) {
+        size_t at = strlen(more);
+        snprintf(more + at, sizeof more - at, ", --%s", a.name[i]);
+    }
+    return ERR(e, STATUS_INPUT, "unknown option %.200s; the nearest known one%s --%s%s", from,
+               *more ? "s are" : " is", a.name[0], more);
 }
 
-/* 1 when the words are what the known flag has by default. */
-static int known_default(const struct conf_known *k, const char *const *tok, int n)
+/* --- known flags --- */
+
+static int is_switch(enum conf_type t)
+{
+    return t == CONF_SWITCH || t == CONF_BOOL || t == CONF_OFF;
+}
+
+static char *join_words(const char *const *tok, int n)
 {
     struct buf b;
-    double x, y;
-    int same;
+    char *s;
 
-    if (!k->def) {
-        return 0;
-    }
-    if ((k->type == CONF_INT || k->type == CONF_FLOAT) && n == 1) {
-        return conf_parse_float(tok[0], &x) == 0 && conf_parse_float(k->def, &y) == 0 && x == y;
-    }
-    buf_init(&b, MAX_TEXT);
+    buf_init(&b, CONF_MAX_TEXT);
     for (int i = 0; i < n; i++) {
         buf_str(&b, i ? " " : "");
         buf_str(&b, tok[i]);
     }
-    same = buf_status(&b) == 0 && strcmp(b.data, k->def) == 0;
+    s = mem_strdup(buf_status(&b) == 0 ? b.data : "");
     buf_fini(&b);
-    return same;
+    return s;
+}
+
+/* 1 when the text is what the known flag has by default. */
+static int known_default(const struct conf_known *k, const char *text)
+{
+    double x, y;
+
+    if (k->type == CONF_SWITCH) {
+        return parse_bool(text) == 0;
+    }
+    if (!k->def) {
+        return 0;
+    }
+    if (k->type == CONF_BOOL) {
+        return parse_bool(text) == parse_bool(k->def);
+    }
+    if ((k->type == CONF_INT || k->type == CONF_FLOAT) && conf_parse_float(text, &x) == 0) {
+        return conf_parse_float(k->def, &y) == 0 && x == y;
+    }
+    return strcmp(text, k->def) == 0;
 }
 
 static int refuse_known(const struct conf_known *k, const char *from, struct err *e)
 {
+    const char *why = k->why ? k->why : "";
+    const char *colon = k->why ? ": " : "";
+
+    if (k->answer == CONF_NEVER) {
+        return ERR(e, STATUS_UNSUPPORTED, "%.200s does not apply here%s%s", from, colon, why);
+    }
     if (k->def) {
         return ERR(e, STATUS_UNSUPPORTED,
-                   "%.200s is known, not supported yet (only its default, %s, is)", from, k->def);
+                   "%.200s is known, not supported yet (only its default, %s, is)%s%s", from,
+                   k->def, colon, why);
     }
-    return ERR(e, STATUS_UNSUPPORTED, "%.200s is known, not supported yet", from);
+    return ERR(e, STATUS_UNSUPPORTED, "%.200s is known, not supported yet%s%s", from, colon, why);
+}
+
+/* A value that goes nowhere must still be one: it is parsed into a field that nobody reads. */
+static int known_value(const struct conf_known *k, const char *const *tok, int n, const char *from,
+                       struct err *e)
+{
+    union {
+        int i;
+        int64_t n;
+        double x;
+        char *s;
+        struct conf_strs strs;
+        struct conf_ints ints;
+        json_t *json;
+    } field;
+    struct conf_opt o = {.name = k->name, .type = k->type, .range = k->range};
+    struct conf_entry en = {.o = &o, .field = &field};
+    int rc;
+
+    init_field(&o, &field);
+    rc = set_tokens(&en, tok, n, from, e);
+    clear_field(&o, &field);
+    return rc;
+}
+
+static void note(struct conf *c, const struct conf_known *k, const char *name, size_t len,
+                 char *text)
+{
+    struct conf_note *t = NULL;
+
+    for (int i = 0; i < c->nnoted && !t; i++) {
+        if (strlen(c->noted[i].name) == len && memcmp(c->noted[i].name, name, len) == 0) {
+            t = &c->noted[i];
+            mem_free(t->text);
+        }
+    }
+    if (!t) {
+        size_t old = (size_t)c->nnoted * sizeof *c->noted;
+        c->noted = mem_realloc(c->noted, old, old + sizeof *c->noted);
+        t = &c->noted[c->nnoted++];
+        t->name = mem_strndup(name, len);
+    }
+    t->k = k;
+    t->text = text;
+}
+
+/* What is said to a known flag, given as `name` with n words; switches have the word true or
+ * false. */
+static int answer_known(struct conf *c, const struct conf_known *k, const char *name, size_t len,
+                        const char *const *tok, int n, const char *from, struct err *e)
+{
+    char *text;
+    int rc;
+
+    if (n == 0 && k->answer == CONF_NOTED && !strchr(k->name, '*')) {
+        return ERR(e, STATUS_INPUT, "%.200s needs a value", from);
+    }
+    text = join_words(tok, n);
+    if (known_default(k, text)) {
+        mem_free(text);
+        return 0;
+    }
+    rc = k->answer == CONF_NOTED ? known_value(k, tok, n, from, e) : refuse_known(k, from, e);
+    if (rc) {
+        mem_free(text);
+        return rc;
+    }
+    if (is_switch(k->type) || n == 0) {
+        log_info(conf, "%s: no effect here: %s", from, k->why);
+    } else {
+        log_info(conf, "%s %s: no effect here: %s", from, text, k->why);
+    }
+    note(c, k, name, len, text);
+    return 0;
+}
+
+const char *conf_noted(const struct conf *c, const char *name)
+{
+    for (int i = 0; i < c->nnoted; i++) {
+        if (strcmp(c->noted[i].name, name) == 0) {
+            return c->noted[i].text;
+        }
+    }
+    return NULL;
+}
+
+json_t *conf_dump_noted(const struct conf *c)
+{
+    json_t *root = json_object();
+    for (int i = 0; i < c->nnoted; i++) {
+        json_t *s = json_string(c->noted[i].text);
+        json_object_set_new(root, c->noted[i].name, s ? s : json_string("(not utf-8)"));
+    }
+    return root;
 }
 
 /* --- environment --- */
@@ -689,7 +820,7 @@ static void env_name(const char *name, char *out, size_t cap)
 }
 
 /* Value text for an entry named by its flag: --disable-x true means x is 0. */
-static int set_named(struct entry *en, int plain, const char *text, const struct origin *at,
+static int set_named(struct conf_entry *en, int plain, const char *text, const struct origin *at,
                      struct err *e)
 {
     int rc = set_text(en, text, at->text, e);
@@ -707,10 +838,11 @@ static void warn_env(const struct conf *c)
 {
     extern char **environ;
     for (char **v = environ; v && *v; v++) {
-        char key[MAX_NAME];
+        char key[CONF_MAX_NAME];
         size_t n = 0;
-        int plain, d;
-        const char *p = *v + 6, *near;
+        int plain;
+        struct near near;
+        const char *p = *v + 6;
         if (strncmp(*v, "MILES_", 6) != 0) {
             continue;
         }
@@ -720,23 +852,42 @@ static void warn_env(const struct conf *c)
         if (p[n] != '=' || n < 4 || find(c, key, n, &plain) || find_known(c, key, n)) {
             continue;
         }
-        near = nearest(c, key, n, &d);
-        if (d <= 2) {
-            char want[MAX_NAME + 8];
-            env_name(near, want, sizeof want);
+        nearest(c, key, n, &near);
+        if (near.n && distance(key, n, near.name[0]) <= 2) {
+            char want[CONF_MAX_NAME + 8];
+            env_name(near.name[0], want, sizeof want);
             log_warn(conf, "MILES_%.*s is no option; did you mean %s?", (int)n, p, want);
         }
     }
 }
 
+/* The text of an environment variable; lists are blank-separated, as those of options. */
+static int env_known(struct conf *c, const struct conf_known *k, const char *text, const char *from,
+                     struct err *e)
+{
+    int list = k->type == CONF_STRS || k->type == CONF_INTS;
+    const char **tok = mem_alloc((CONF_MAX_LIST + 1) * sizeof *tok);
+    char *copy = mem_strdup(text);
+    int n = 1, rc;
+
+    tok[0] = copy;
+    if (list) {
+        n = split_words(copy, tok, CONF_MAX_LIST + 1);
+    }
+    rc = answer_known(c, k, k->name, strlen(k->name), tok, n, from, e);
+    mem_free(copy);
+    mem_free(tok);
+    return rc;
+}
+
 static int parse_env(struct conf *c, struct err *e)
 {
-    char name[MAX_NAME + 8];
+    char name[CONF_MAX_NAME + 8];
     struct origin at = {CONF_FROM_ENV, name};
     int rc;
 
     for (int i = 0; i < c->n; i++) {
-        struct entry *en = &c->ents[i];
+        struct conf_entry *en = &c->ents[i];
         const char *v;
         if (en->o->type == CONF_PASS) {
             continue;
@@ -762,8 +913,8 @@ static int parse_env(struct conf *c, struct err *e)
             }
             env_name(k->name, name, sizeof name);
             v = conf_env(name);
-            if (v && !known_default(k, &v, 1) && !(k->type == CONF_SWITCH && parse_bool(v) == 0)) {
-                return refuse_known(k, name, e);
+            if (v && (rc = env_known(c, k, v, name, e)) != 0) {
+                return rc;
             }
         }
     }
@@ -818,9 +969,9 @@ static void free_words(char **w, int n)
     mem_free(w);
 }
 
-static json_t *entry_json(const struct entry *en);
+static json_t *entry_json(const struct conf_entry *en);
 
-static int set_from_json(struct entry *en, int plain, const json_t *v, const char *from,
+static int set_from_json(struct conf_entry *en, int plain, const json_t *v, const char *from,
                          struct err *e)
 {
     json_t *before = en->source == CONF_FROM_FLAG ? entry_json(en) : NULL;
@@ -861,23 +1012,28 @@ static int set_from_json(struct entry *en, int plain, const json_t *v, const cha
     return rc;
 }
 
-static int known_from_json(const struct conf_known *k, const json_t *v, const char *from,
-                           struct err *e)
+static int known_from_json(struct conf *c, const struct conf_known *k, const char *key,
+                           const json_t *v, const char *from, struct err *e)
 {
-    char **w;
-    int n, ok;
-    if (json_is_null(v) || (k->type == CONF_SWITCH && json_is_false(v))) {
+    char name[CONF_MAX_NAME], **w;
+    int n, rc;
+
+    if (json_is_null(v)) {
         return 0;
     }
     if (!json_words(v, &w, &n)) {
         return refuse_known(k, from, e);
     }
-    ok = known_default(k, (const char *const *)w, n);
+    snprintf(name, sizeof name, "%s", key);
+    for (char *p = name; *p; p++) {
+        *p = *p == '_' ? '-' : *p;
+    }
+    rc = answer_known(c, k, name, strlen(name), (const char *const *)w, n, from, e);
     free_words(w, n);
-    return ok ? 0 : refuse_known(k, from, e);
+    return rc;
 }
 
-static int pass_from_json(struct entry *en, const char *key, const json_t *v, const char *from,
+static int pass_from_json(struct conf_entry *en, const char *key, const json_t *v, const char *from,
                           struct err *e)
 {
     char **w = NULL;
@@ -895,35 +1051,49 @@ static int pass_from_json(struct entry *en, const char *key, const json_t *v, co
     return rc;
 }
 
+/* "file:line:column: key", as far as it is known. */
+static void file_place(char *out, size_t cap, const char *file, const char *key, const json_t *at)
+{
+    if (at) {
+        snprintf(out, cap, "%.300s:%d:%d: %.128s", file,
+                 (int)json_integer_value(json_array_get(at, 0)),
+                 (int)json_integer_value(json_array_get(at, 1)), key);
+    } else {
+        snprintf(out, cap, "%.300s: %.128s", file, key);
+    }
+}
+
 static int parse_file(struct conf *c, struct err *e)
 {
     int plain, rc;
-    struct entry *en = find(c, "custom-config-path", 18, &plain);
+    struct conf_entry *en = find(c, "custom-config-path", 18, &plain);
     const char *path = en && en->o->type == CONF_STR ? *(char **)en->field : NULL;
-    json_t *root, *v;
+    json_t *root, *v, *places;
     const char *key, *shown;
 
     if (!path) {
         return 0;
     }
-    rc = conf_file_read(path, &root, e);
+    places = json_object();
+    rc = conf_file_read(path, &root, places, e);
     if (rc) {
+        json_decref(places);
         return err_prefix(e, "--custom-config-path");
     }
     shown = strncmp(path, "base64:", 7) == 0 ? "base64 config" : path;
     json_object_foreach(root, key, v)
     {
         char from[512];
-        struct entry *x = find(c, key, strlen(key), &plain);
+        struct conf_entry *x = find(c, key, strlen(key), &plain);
         const struct conf_known *k = x ? NULL : find_known(c, key, strlen(key));
-        struct entry *pass = x || k ? NULL : find_pass(c, key, strlen(key));
-        snprintf(from, sizeof from, "%.300s: %.128s", shown, key);
+        struct conf_entry *pass = x || k ? NULL : find_pass(c, key, strlen(key));
+        file_place(from, sizeof from, shown, key, json_object_get(places, key));
         if (x == en) {
             rc = ERR(e, STATUS_INPUT, "%s: a config file cannot name another", from);
         } else if (x) {
             rc = set_from_json(x, plain, v, from, e);
         } else if (k) {
-            rc = known_from_json(k, v, from, e);
+            rc = known_from_json(c, k, key, v, from, e);
         } else if (pass) {
             rc = pass_from_json(pass, key, v, from, e);
         } else {
@@ -934,6 +1104,7 @@ static int parse_file(struct conf *c, struct err *e)
         }
     }
     json_decref(root);
+    json_decref(places);
     return rc;
 }
 
@@ -968,15 +1139,14 @@ static int take_values(struct argv_pos *p, const char *eq, int list, const char 
     return n;
 }
 
-static int flag_value(struct conf *c, struct entry *en, struct argv_pos *p, const char *eq,
-                      const char *shown, struct err *e)
+static int flag_value(struct conf_entry *en, struct argv_pos *p, const char *eq, const char *shown,
+                      struct err *e)
 {
     int list = en->o->type == CONF_STRS || en->o->type == CONF_INTS;
     const char **tok;
     int n, rc;
 
-    (void)c;
-    if (en->o->type == CONF_SWITCH || en->o->type == CONF_OFF || en->o->type == CONF_BOOL) {
+    if (is_switch(en->o->type)) {
         if (eq) {
             return ERR(e, STATUS_INPUT, "%s is a switch and takes no value", shown);
         }
@@ -984,8 +1154,8 @@ static int flag_value(struct conf *c, struct entry *en, struct argv_pos *p, cons
         en->source = CONF_FROM_FLAG;
         return 0;
     }
-    tok = mem_alloc((MAX_LIST + 1) * sizeof *tok);
-    n = take_values(p, eq, list, tok, MAX_LIST + 1);
+    tok = mem_alloc((CONF_MAX_LIST + 1) * sizeof *tok);
+    n = take_values(p, eq, list, tok, CONF_MAX_LIST + 1);
     rc =
         n == 0 ? ERR(e, STATUS_INPUT, "%s needs a value", shown) : set_tokens(en, tok, n, shown, e);
     mem_free(tok);
@@ -993,26 +1163,30 @@ static int flag_value(struct conf *c, struct entry *en, struct argv_pos *p, cons
     return rc;
 }
 
-static int known_flag(const struct conf_known *k, struct argv_pos *p, const char *eq,
-                      const char *shown, struct err *e)
+static int known_flag(struct conf *c, const struct conf_known *k, struct argv_pos *p,
+                      const char *name, size_t len, const char *eq, const char *shown,
+                      struct err *e)
 {
-    const char *tok[64];
-    int n;
-    if (k->type == CONF_SWITCH || k->type == CONF_BOOL || k->type == CONF_OFF) {
-        if (k->type == CONF_BOOL && k->def && strcmp(k->def, "true") == 0) {
-            return 0;
-        }
-        return refuse_known(k, shown, e);
+    static const char *const yes[] = {"true"};
+    const char **tok;
+    int n, rc;
+
+    if (is_switch(k->type)) {
+        return eq ? ERR(e, STATUS_INPUT, "%s is a switch and takes no value", shown)
+                  : answer_known(c, k, name, len, yes, 1, shown, e);
     }
-    n = take_values(p, eq, k->type == CONF_STRS || k->type == CONF_INTS, tok, 64);
-    return known_default(k, tok, n) ? 0 : refuse_known(k, shown, e);
+    tok = mem_alloc((CONF_MAX_LIST + 1) * sizeof *tok);
+    n = take_values(p, eq, k->type == CONF_STRS || k->type == CONF_INTS, tok, CONF_MAX_LIST + 1);
+    rc = answer_known(c, k, name, len, tok, n, shown, e);
+    mem_free(tok);
+    return rc;
 }
 
-static int pass_flag(struct entry *en, struct argv_pos *p, const char *name, size_t len,
+static int pass_flag(struct conf_entry *en, struct argv_pos *p, const char *name, size_t len,
                      const char *eq, struct err *e)
 {
-    const char **tok = mem_alloc((MAX_LIST + 1) * sizeof *tok);
-    int n = take_values(p, eq, 1, tok, MAX_LIST + 1);
+    const char **tok = mem_alloc((CONF_MAX_LIST + 1) * sizeof *tok);
+    int n = take_values(p, eq, 1, tok, CONF_MAX_LIST + 1);
     int rc = pass_on(en, name, len, tok, n, e);
 
     mem_free(tok);
@@ -1022,18 +1196,19 @@ static int pass_flag(struct entry *en, struct argv_pos *p, const char *name, siz
 
 static int one_flag(struct conf *c, struct argv_pos *p, struct err *e)
 {
+    static const char *const no[] = {"false"};
     const char *name = p->argv[p->i] + 2;
     const char *eq = strchr(name, '=');
     size_t len = eq ? (size_t)(eq - name) : strlen(name);
-    char shown[MAX_NAME + 8];
+    char shown[CONF_MAX_NAME + 8];
     const struct conf_known *k;
-    struct entry *en;
+    struct conf_entry *en;
     int plain = 0;
 
-    snprintf(shown, sizeof shown, "--%.*s", len > MAX_NAME ? MAX_NAME : (int)len, name);
+    snprintf(shown, sizeof shown, "--%.*s", len > CONF_MAX_NAME ? CONF_MAX_NAME : (int)len, name);
     en = memchr(name, '_', len) ? NULL : find(c, name, len, &plain);
     if (en && !plain && strlen(en->o->name) == len) {
-        return flag_value(c, en, p, eq, shown, e);
+        return flag_value(en, p, eq, shown, e);
     }
     if (len > 3 && memcmp(name, "no-", 3) == 0) {
         en = find(c, name + 3, len - 3, &plain);
@@ -1047,12 +1222,13 @@ static int one_flag(struct conf *c, struct argv_pos *p, struct err *e)
         }
         k = find_known(c, name + 3, len - 3);
         if (k && k->type == CONF_BOOL) {
-            return k->def && strcmp(k->def, "false") == 0 ? 0 : refuse_known(k, shown, e);
+            return eq ? ERR(e, STATUS_INPUT, "%s is a switch and takes no value", shown)
+                      : answer_known(c, k, k->name, strlen(k->name), no, 1, shown, e);
         }
     }
     k = memchr(name, '_', len) ? NULL : find_known(c, name, len);
     en = k || memchr(name, '_', len) ? NULL : find_pass(c, name, len);
-    return k    ? known_flag(k, p, eq, shown, e)
+    return k    ? known_flag(c, k, p, name, len, eq, shown, e)
            : en ? pass_flag(en, p, name, len, eq, e)
                 : unknown(c, name, len, shown, e);
 }
@@ -1118,7 +1294,7 @@ const char *conf_arg(const struct conf *c, int i)
 enum conf_source conf_source(const struct conf *c, const char *name)
 {
     int plain;
-    struct entry *en = find(c, name, strlen(name), &plain);
+    struct conf_entry *en = find(c, name, strlen(name), &plain);
     ASSERT(en);
     return en->source;
 }
@@ -1130,10 +1306,10 @@ int conf_is_set(const struct conf *c, const char *name)
 
 /* --- output --- */
 
-static json_t *entry_json(const struct entry *en)
+static json_t *entry_json(const struct conf_entry *en)
 {
     const void *f = en->field;
-    char name[MAX_NAME];
+    char name[CONF_MAX_NAME];
     json_t *a;
 
     switch (en->o->type) {
@@ -1199,165 +1375,13 @@ json_t *conf_dump_sources(const struct conf *c)
     return root;
 }
 
-static const char *type_word(const struct conf_opt *o)
-{
-    switch (o->type) {
-    case CONF_INT: return "INT";
-    case CONF_FLOAT: return "FLOAT";
-    case CONF_STR: return "TEXT";
-    case CONF_PATH: return "PATH";
-    case CONF_CHOICE: return "CHOICE";
-    case CONF_STRS: return "TEXT...";
-    case CONF_INTS: return "INT...";
-    case CONF_JSON: return "JSON";
-    case CONF_PASS: return "...";
-    default: return "";
-    }
-}
-
-/* Calls fn for each option, group by group in the order of first appearance. */
-static void each_by_group(const struct conf *c, FILE *out, void (*head)(FILE *, const char *),
-                          void (*fn)(FILE *, const struct conf_opt *))
-{
-    char *done = mem_alloc((size_t)c->n + 1);
-    for (int i = 0; i < c->n; i++) {
-        const char *group = c->ents[i].o->group;
-        if (done[i]) {
-            continue;
-        }
-        head(out, group ? group : "options");
-        for (int j = i; j < c->n; j++) {
-            const char *g = c->ents[j].o->group;
-            if (!done[j] && (g == group || (g && group && strcmp(g, group) == 0))) {
-                done[j] = 1;
-                fn(out, c->ents[j].o);
-            }
-        }
-    }
-    mem_free(done);
-}
-
-static void help_head(FILE *out, const char *group)
-{
-    fprintf(out, "\n%s:\n", group);
-}
-
-/* Words of text from a column on, wrapped at 100. */
-static void wrap(FILE *out, const char *text, int indent)
-{
-    int col = indent, first = 1;
-    for (;; first = 0) {
-        int n;
-        text += strspn(text, " ");
-        n = (int)strcspn(text, " ");
-        if (n == 0) {
-            break;
-        }
-        if (!first && col + 1 + n > 99) {
-            fprintf(out, "\n%*s", indent, "");
-            col = indent;
-            first = 1;
-        }
-        col += fprintf(out, "%s%.*s", first ? "" : " ", n, text);
-        text += n;
-    }
-    fputc('\n', out);
-}
-
-static void help_opt(FILE *out, const struct conf_opt *o)
-{
-    struct buf b;
-    int n = fprintf(out, "  --%s%s %s", o->name, o->type == CONF_BOOL ? ", --no-..." : "",
-                    type_word(o));
-    buf_init(&b, MAX_TEXT);
-    buf_str(&b, o->doc ? o->doc : "");
-    if (o->type == CONF_CHOICE) {
-        buf_printf(&b, " {%s}", o->range);
-    }
-    if (o->def || (o->range && o->type != CONF_CHOICE)) {
-        buf_printf(&b, " (%s%s%s%s%s)", o->def ? "default " : "", o->def ? o->def : "",
-                   o->def && o->range && o->type != CONF_CHOICE ? ", " : "",
-                   o->range && o->type != CONF_CHOICE ? "in " : "",
-                   o->range && o->type != CONF_CHOICE ? o->range : "");
-    }
-    if (n > 40) {
-        fputc('\n', out);
-        n = 0;
-    }
-    fprintf(out, "%*s", 42 - n, "");
-    wrap(out, b.data, 42);
-    buf_fini(&b);
-}
-
-void conf_help(const struct conf *c, FILE *out)
-{
-    each_by_group(c, out, help_head, help_opt);
-}
-
-static void md_head(FILE *out, const char *group)
-{
-    fprintf(out, "\n## %s\n\n| flag | type | default | meaning |\n|---|---|---|---|\n", group);
-}
-
-/* A table cell: '|' would end it. */
-static void md_cell(FILE *out, const char *text)
-{
-    for (; *text; text++) {
-        if (*text == '|') {
-            fputc('\\', out);
-        }
-        fputc(*text, out);
-    }
-}
-
-static void md_opt(FILE *out, const struct conf_opt *o)
-{
-    static const char *const types[] = {"",
-                                        "switch",
-                                        "switch",
-                                        "switch, has a --no- twin",
-                                        "int",
-                                        "float",
-                                        "text",
-                                        "path template",
-                                        "",
-                                        "list",
-                                        "list of ints",
-                                        "json",
-                                        "flags and their values"};
-    fprintf(out, "| `--%s` | ", o->name);
-    md_cell(out, o->type == CONF_CHOICE ? o->range : types[o->type]);
-    if (o->range && o->type != CONF_CHOICE) {
-        fprintf(out, " in %s", o->range);
-    }
-    fputs(" | ", out);
-    if (o->def) {
-        fprintf(out, "`%s`", o->def);
-    } else {
-        fputs(o->type == CONF_SWITCH || o->type == CONF_OFF ? "off" : "–", out);
-    }
-    fputs(" | ", out);
-    md_cell(out, o->doc ? o->doc : "");
-    fputs(" |\n", out);
-}
-
-int conf_wants_markdown(const struct conf *c)
-{
-    return c->markdown;
-}
-
-void conf_markdown(const struct conf *c, FILE *out)
-{
-    each_by_group(c, out, md_head, md_opt);
-}
-
 char *conf_expand(const char *template_, const char *rollout_id)
 {
     static const char id[] = "{rollout_id}";
     struct buf b;
     char *s;
 
-    buf_init(&b, MAX_TEXT);
+    buf_init(&b, CONF_MAX_TEXT);
     for (const char *p = template_; *p; p++) {
         if (strncmp(p, id, sizeof id - 1) == 0) {
             buf_str(&b, rollout_id);

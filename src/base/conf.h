@@ -72,12 +72,22 @@ struct conf_opt {
     const char *dest;  /* name in dumps and config files; NULL: name with underscores */
 };
 
-/* A flag that Miles knows and we do not do yet: accepted at its default, refused by name otherwise.
- * A name that ends in '*' stands for a whole family (always refused). */
+/* What is said to a flag of Miles that is no option here. At its default each is accepted. */
+enum conf_answer {
+    CONF_LATER, /* planned: refused with its sentence */
+    CONF_NEVER, /* does not apply here and would change what comes out: refused with its sentence */
+    CONF_NOTED  /* does not apply here and cannot change what comes out: its value is checked, the
+                   sentence is logged, conf_noted tells what was given */
+};
+
+/* Such a flag. A name that ends in '*' stands for a whole family. */
 struct conf_known {
     const char *name;
     enum conf_type type; /* CONF_SWITCH takes no value */
     const char *def;     /* text of the default, NULL when unset */
+    enum conf_answer answer;
+    const char *why;   /* one sentence: why, or what to give instead */
+    const char *range; /* of a noted one, as in conf_opt */
 };
 
 enum conf_source { CONF_FROM_DEFAULT, CONF_FROM_ENV, CONF_FROM_FLAG, CONF_FROM_FILE };
@@ -88,7 +98,8 @@ struct conf *conf_new(void);
 void conf_free(struct conf *c); /* NULL is fine; frees every string, list and json in the structs */
 /* Joins a table; opts ends with {0} and must outlive c. A name given twice is our own bug. */
 void conf_add(struct conf *c, const struct conf_opt *opts, void *base);
-/* Joins names that are known but not supported; the list ends with a NULL name. */
+/* Joins names that are known and no options; the list ends with a NULL name. A name that is an
+ * option too is the option. */
 void conf_add_known(struct conf *c, const struct conf_known *known);
 /* Allows positional arguments (min to max of them); without this call any is an error. */
 void conf_positional(struct conf *c, int min, int max);
@@ -105,6 +116,12 @@ const char *conf_arg(const struct conf *c, int i);
 /* Where an option's value came from; name as in the table. An unknown name is our own bug. */
 enum conf_source conf_source(const struct conf *c, const char *name);
 int conf_is_set(const struct conf *c, const char *name); /* by anything but the default */
+
+/* The text that a known flag was given with and accepted, values with blanks between, "true" and
+ * "false" for switches; NULL: not given, or at its default. */
+const char *conf_noted(const struct conf *c, const char *name);
+/* {name: text} of all of those; the caller owns it. */
+json_t *conf_dump_noted(const struct conf *c);
 
 /* The values in force as an object (dest names, underscores); the caller owns it. Reads the
  * structs, so values derived after parsing are in it. */

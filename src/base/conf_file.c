@@ -1,23 +1,25 @@
-/* Owns the reading of config files. JSON goes through jansson. YAML is the flat subset that option
- * files need: `key: value`, quoted strings, comments, `[a, b]`, block lists of scalars, `{...}` as
- * JSON. Plain scalars stay text, so that numbers are parsed once, strictly, by the option's type.
- * Nested mappings and anchors are refused by line rather than half understood. */
+/* Owns the reading of config files. JSON goes through jansson, all else through libyaml, from whose
+ * events the same values are made. Plain scalars of the top level stay text, so that numbers are
+ * parsed once, strictly, by the option's type; inside a nested mapping, which is a value of its
+ * own, they have the types that YAML gives them. Anchors, tags and further documents are refused by
+ * line and column rather than half understood. */
 #include "base/conf_file.h"
 
 #include <string.h>
+#include <yaml.h>
 
-#include "base/buf.h"
+#include "base/conf.h"
 #include "base/fsio.h"
 #include "base/mem.h"
 #include "base/status.h"
 
-enum { MAX_FILE = 4 << 20 };
+enum { MAX_FILE = 4 << 20, MAX_DEPTH = 64 };
 
-struct yaml {
+struct reader {
     const char *name;
-    int line;
-    json_t *root;
-    char *list_key;
+    yaml_parser_t parser;
+    json_t *places; /* of the top level's keys, or NULL */
+    int maps;       /* mappings that are open */
     struct err *e;
 };
 
@@ -51,248 +53,238 @@ static int base64_decode(const char *s, char **out, size_t *len, struct err *e)
     return 0;
 }
 
-static int yaml_err(struct yaml *y, const char *what)
+static int refuse(struct reader *y, const yaml_mark_t *at, const char *what)
 {
-    return ERR(y->e, STATUS_INPUT, "%s:%d: %s", y->name, y->line, what);
+    return ERR(y->e, STATUS_INPUT, "%s:%zu:%zu: %s", y->name, at->line + 1, at->column + 1, what);
 }
 
-static int is_blank(char c)
+static int next(struct reader *y, yaml_event_t *ev)
 {
-    return c == ' ' || c == '\t';
+    const yaml_parser_t *p = &y->parser;
+
+    if (yaml_parser_parse(&y->parser, ev)) {
+        return STATUS_OK;
+    }
+    if (p->error == YAML_MEMORY_ERROR) {
+        return ERR(y->e, STATUS_NOMEM, "%s: no memory to read it", y->name);
+    }
+    return ERR(y->e, STATUS_INPUT, "%s:%zu:%zu: %s%s%s", y->name, p->problem_mark.line + 1,
+               p->problem_mark.column + 1, p->problem ? p->problem : "not yaml",
+               p->context ? ", " : "", p->context ? p->context : "");
 }
 
-/* Cuts a comment that starts outside quotes, then blanks at the end. */
-static void strip_tail(char *s)
+/* ---- scalars ---- */
+
+static int one_of(const char *s, const char *const *words)
 {
-    char quote = 0;
-    size_t n;
-    for (size_t i = 0; s[i]; i++) {
-        if (quote) {
-            if (s[i + 1] && ((quote == '"' && s[i] == '\\') ||
-                             (quote == '\'' && s[i] == '\'' && s[i + 1] == '\''))) {
-                i++;
-            } else if (s[i] == quote) {
-                quote = 0;
-            }
-        } else if (s[i] == '#' && (i == 0 || is_blank(s[i - 1]))) {
-            s[i] = 0;
-            break;
-        } else if ((s[i] == '"' || s[i] == '\'') && (i == 0 || strchr(" \t[{,:", s[i - 1]))) {
-            quote = s[i];
+    for (int i = 0; words[i]; i++) {
+        if (strcasecmp(s, words[i]) == 0) {
+            return 1;
         }
     }
-    for (n = strlen(s); n && (is_blank(s[n - 1]) || s[n - 1] == '\r'); n--) {
-        s[n - 1] = 0;
-    }
+    return 0;
 }
 
-static char *skip_blanks(char *s)
+/* YAML's types of plain scalars, as far as JSON has them. */
+static json_t *typed(const char *s)
 {
-    while (is_blank(*s)) {
-        s++;
+    static const char *const trues[] = {"yes", "on", NULL};
+    static const char *const falses[] = {"no", "off", NULL};
+    int64_t i;
+    double x;
+
+    if (one_of(s, trues) || one_of(s, falses)) {
+        return json_boolean(one_of(s, trues));
     }
-    return s;
+    if (conf_parse_int(s, &i) == 0) {
+        return json_integer(i);
+    }
+    return conf_parse_float(s, &x) == 0 ? json_real(x) : json_string(s);
 }
 
-/* A quoted scalar that fills s entirely; 'it''s' and "a\n" as YAML has them. */
-static int quoted(struct yaml *y, const char *s, json_t **out)
+static int scalar(struct reader *y, const yaml_event_t *ev, int nested, json_t **out)
 {
-    char q = s[0];
-    struct buf b;
-    size_t i;
+    static const char *const nulls[] = {"null", "~", "", NULL};
+    static const char *const trues[] = {"true", NULL};
+    static const char *const falses[] = {"false", NULL};
+    const char *s = (const char *)ev->data.scalar.value;
 
-    if (q == '"') { /* double quotes have JSON's escapes */
-        *out = json_loads(s, JSON_DECODE_ANY, NULL);
-        return *out ? 0 : yaml_err(y, "this quoted string does not end, or has a bad escape");
+    if (strlen(s) != ev->data.scalar.length) {
+        return refuse(y, &ev->start_mark, "this value has a zero byte");
     }
-    buf_init(&b, MAX_FILE);
-    for (i = 1; s[i]; i++) {
-        if (s[i] == '\'') {
-            if (s[i + 1] != '\'') {
+    if (ev->data.scalar.style != YAML_PLAIN_SCALAR_STYLE) {
+        *out = json_string(s);
+    } else if (one_of(s, nulls)) {
+        *out = json_null();
+    } else if (one_of(s, trues) || one_of(s, falses)) {
+        *out = json_boolean(one_of(s, trues));
+    } else {
+        *out = nested ? typed(s) : json_string(s);
+    }
+    return *out ? STATUS_OK : refuse(y, &ev->start_mark, "this value is not utf-8");
+}
+
+/* ---- collections ---- */
+
+static int node(struct reader *y, const yaml_event_t *ev, int depth, json_t **out);
+
+static int sequence(struct reader *y, int depth, json_t *list)
+{
+    yaml_event_t ev;
+    int rc = next(y, &ev), end = 0;
+
+    while (rc == STATUS_OK && !end) {
+        json_t *v = NULL;
+        end = ev.type == YAML_SEQUENCE_END_EVENT;
+        rc = end ? STATUS_OK : node(y, &ev, depth, &v);
+        if (v) {
+            json_array_append_new(list, v);
+        }
+        yaml_event_delete(&ev);
+        rc = rc == STATUS_OK && !end ? next(y, &ev) : rc;
+    }
+    return rc;
+}
+
+static int pair(struct reader *y, const yaml_event_t *key, int depth, json_t *map)
+{
+    const char *k = (const char *)key->data.scalar.value;
+    yaml_event_t ev;
+    json_t *v = NULL;
+    int rc;
+
+    if (key->type != YAML_SCALAR_EVENT || key->data.scalar.anchor || key->data.scalar.tag ||
+        strlen(k) != key->data.scalar.length) {
+        return refuse(y, &key->start_mark, "this key is not a plain name");
+    }
+    if (strcmp(k, "<<") == 0) {
+        return refuse(y, &key->start_mark, "merged mappings are not supported");
+    }
+    if (json_object_get(map, k)) {
+        return ERR(y->e, STATUS_INPUT, "%s:%zu:%zu: key %.80s is given twice", y->name,
+                   key->start_mark.line + 1, key->start_mark.column + 1, k);
+    }
+    rc = next(y, &ev);
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    rc = node(y, &ev, depth, &v);
+    yaml_event_delete(&ev);
+    if (rc == STATUS_OK && json_object_set_new(map, k, v) != 0) {
+        rc = refuse(y, &key->start_mark, "this key is not utf-8");
+    }
+    if (rc == STATUS_OK && y->maps == 1 && y->places) {
+        json_object_set_new(y->places, k,
+                            json_pack("[I,I]", (json_int_t)key->start_mark.line + 1,
+                                      (json_int_t)key->start_mark.column + 1));
+    }
+    return rc;
+}
+
+static int mapping(struct reader *y, int depth, json_t *map)
+{
+    yaml_event_t ev;
+    int rc = next(y, &ev), end = 0;
+
+    y->maps++;
+    while (rc == STATUS_OK && !end) {
+        end = ev.type == YAML_MAPPING_END_EVENT;
+        rc = end ? STATUS_OK : pair(y, &ev, depth, map);
+        yaml_event_delete(&ev);
+        rc = rc == STATUS_OK && !end ? next(y, &ev) : rc;
+    }
+    y->maps--;
+    return rc;
+}
+
+/* The value that an event begins; depth 0 is the document's own. *out is set only on success. */
+static int node(struct reader *y, const yaml_event_t *ev, int depth, json_t **out)
+{
+    json_t *v = NULL;
+    int rc;
+
+    if (ev->type == YAML_ALIAS_EVENT || (ev->type == YAML_SCALAR_EVENT && ev->data.scalar.anchor) ||
+        (ev->type == YAML_SEQUENCE_START_EVENT && ev->data.sequence_start.anchor) ||
+        (ev->type == YAML_MAPPING_START_EVENT && ev->data.mapping_start.anchor)) {
+        return refuse(y, &ev->start_mark, "anchors are not supported");
+    }
+    if ((ev->type == YAML_SCALAR_EVENT && ev->data.scalar.tag) ||
+        (ev->type == YAML_SEQUENCE_START_EVENT && ev->data.sequence_start.tag) ||
+        (ev->type == YAML_MAPPING_START_EVENT && ev->data.mapping_start.tag)) {
+        return refuse(y, &ev->start_mark, "tags are not supported");
+    }
+    if (depth == MAX_DEPTH) {
+        return refuse(y, &ev->start_mark, "nested too deeply");
+    }
+    if (ev->type == YAML_SCALAR_EVENT) {
+        return scalar(y, ev, y->maps > 1, out);
+    }
+    v = ev->type == YAML_MAPPING_START_EVENT ? json_object() : json_array();
+    rc =
+        ev->type == YAML_MAPPING_START_EVENT ? mapping(y, depth + 1, v) : sequence(y, depth + 1, v);
+    if (rc != STATUS_OK) {
+        json_decref(v);
+        return rc;
+    }
+    *out = v;
+    return STATUS_OK;
+}
+
+/* The one document of a file: a mapping, or nothing. */
+static int document(struct reader *y, json_t **out)
+{
+    int rc = STATUS_OK, end = 0;
+    json_t *root = NULL;
+
+    while (rc == STATUS_OK && !end) {
+        yaml_event_t ev;
+        rc = next(y, &ev);
+        if (rc != STATUS_OK) {
+            break;
+        }
+        switch (ev.type) {
+        case YAML_STREAM_START_EVENT:
+        case YAML_DOCUMENT_END_EVENT: break;
+        case YAML_DOCUMENT_START_EVENT:
+            rc = root ? refuse(y, &ev.start_mark, "a second document begins here") : STATUS_OK;
+            break;
+        case YAML_STREAM_END_EVENT: end = 1; break;
+        case YAML_MAPPING_START_EVENT: rc = node(y, &ev, 0, &root); break;
+        case YAML_SCALAR_EVENT:
+            if (ev.data.scalar.length == 0) {
                 break;
             }
-            i++;
+            /* fall through */
+        default: rc = refuse(y, &ev.start_mark, "not `key: value`");
         }
-        buf_char(&b, s[i]);
+        yaml_event_delete(&ev);
     }
-    *out = s[i] == '\'' && !s[i + 1] ? json_string(b.data) : NULL;
-    buf_fini(&b);
-    return *out ? 0 : yaml_err(y, "this quoted string does not end, or is not utf-8");
+    if (rc != STATUS_OK) {
+        json_decref(root);
+        return rc;
+    }
+    *out = root ? root : json_object();
+    return STATUS_OK;
 }
 
-static int scalar(struct yaml *y, const char *s, json_t **out)
+static int yaml_text(const char *text, size_t len, const char *name, json_t **out, json_t *places,
+                     struct err *e)
 {
-    static const char *const nulls[] = {"null", "Null", "NULL", "~", ""};
-    static const char *const trues[] = {"true", "True", "TRUE"};
-    static const char *const falses[] = {"false", "False", "FALSE"};
-
-    if (s[0] == '"' || s[0] == '\'') {
-        return quoted(y, s, out);
-    }
-    if (s[0] && strchr("&*!|>%@`", s[0])) {
-        return yaml_err(y, "this kind of yaml value is not supported");
-    }
-    for (size_t i = 0; i < sizeof nulls / sizeof *nulls; i++) {
-        if (strcmp(s, nulls[i]) == 0) {
-            *out = json_null();
-            return 0;
-        }
-    }
-    for (size_t i = 0; i < sizeof trues / sizeof *trues; i++) {
-        if (strcmp(s, trues[i]) == 0 || strcmp(s, falses[i]) == 0) {
-            *out = json_boolean(strcmp(s, trues[i]) == 0);
-            return 0;
-        }
-    }
-    *out = json_string(s);
-    return *out ? 0 : yaml_err(y, "this value is not utf-8");
-}
-
-/* [a, 'b', c]: JSON when it is, else scalars without commas or brackets inside. */
-static int flow_list(struct yaml *y, char *s, json_t **out)
-{
-    size_t n = strlen(s);
-    char *p, *end;
-
-    *out = json_loads(s, 0, NULL);
-    if (*out) {
-        return 0;
-    }
-    if (s[n - 1] != ']') {
-        return yaml_err(y, "this list does not end on its line");
-    }
-    s[n - 1] = 0;
-    *out = json_array();
-    for (p = skip_blanks(s + 1); *p; p = end) {
-        json_t *v = NULL;
-        char *tail;
-        int rc;
-        end = p + strcspn(p, ",");
-        if (*end) {
-            *end++ = 0;
-        }
-        for (tail = p + strlen(p); tail > p && is_blank(tail[-1]); tail--) {
-            tail[-1] = 0;
-        }
-        rc = strpbrk(p, "[]{}") ? yaml_err(y, "lists inside lists are not supported")
-                                : scalar(y, p, &v);
-        if (rc) {
-            json_decref(*out);
-            return rc;
-        }
-        json_array_append_new(*out, v);
-        end = skip_blanks(end);
-    }
-    return 0;
-}
-
-static int value(struct yaml *y, char *s, json_t **out)
-{
-    if (s[0] == '[') {
-        return flow_list(y, s, out);
-    }
-    if (s[0] == '{') {
-        *out = json_loads(s, JSON_REJECT_DUPLICATES, NULL);
-        return *out ? 0 : yaml_err(y, "a value in braces must be JSON on one line");
-    }
-    return scalar(y, s, out);
-}
-
-static int list_item(struct yaml *y, char *s)
-{
-    json_t *v, *cur;
+    struct reader y = {.name = name, .places = places, .e = e};
     int rc;
 
-    if (!y->list_key) {
-        return yaml_err(y, "a list item without a key above it");
+    if (!yaml_parser_initialize(&y.parser)) {
+        return ERR(e, STATUS_NOMEM, "%s: no memory to read it", name);
     }
-    s = skip_blanks(s + 1);
-    rc = value(y, s, &v);
-    if (rc) {
-        return rc;
-    }
-    cur = json_object_get(y->root, y->list_key);
-    if (!json_is_array(cur)) {
-        cur = json_array();
-        json_object_set_new(y->root, y->list_key, cur);
-    }
-    json_array_append_new(cur, v);
-    return 0;
+    yaml_parser_set_encoding(&y.parser, YAML_UTF8_ENCODING);
+    yaml_parser_set_input_string(&y.parser, (const unsigned char *)text, len);
+    rc = document(&y, out);
+    yaml_parser_delete(&y.parser);
+    return rc;
 }
 
-static int key_value(struct yaml *y, char *s)
-{
-    size_t n = 0;
-    char *key = s, *val;
-    json_t *v;
-    int rc;
-
-    while (s[n] && s[n] != ':' && !is_blank(s[n])) {
-        n++;
-    }
-    val = skip_blanks(s + n);
-    if (n == 0 || *val != ':' || (val[1] && !is_blank(val[1]))) {
-        return yaml_err(y, "not `key: value`");
-    }
-    val = skip_blanks(val + 1);
-    key[n] = 0;
-    if (json_object_get(y->root, key)) {
-        return ERR(y->e, STATUS_INPUT, "%s:%d: key %.80s is given twice", y->name, y->line, key);
-    }
-    mem_free(y->list_key);
-    y->list_key = *val ? NULL : mem_strdup(key);
-    rc = value(y, val, &v);
-    if (rc) {
-        return rc;
-    }
-    if (json_object_set_new(y->root, key, v)) {
-        return yaml_err(y, "this key is not utf-8");
-    }
-    return 0;
-}
-
-static int yaml_line(struct yaml *y, char *line)
-{
-    char *s;
-    strip_tail(line);
-    s = skip_blanks(line);
-    if (!*s || strcmp(line, "---") == 0) {
-        return 0;
-    }
-    if (s[0] == '-' && (is_blank(s[1]) || !s[1])) {
-        return list_item(y, s);
-    }
-    if (s != line) {
-        return yaml_err(y, "nested keys are not supported: write the value as JSON in braces");
-    }
-    return key_value(y, s);
-}
-
-static int yaml_parse(const char *text, size_t len, const char *name, json_t **out, struct err *e)
-{
-    struct yaml y = {.name = name, .root = json_object(), .e = e};
-    const char *p = text, *end = text + len;
-    int rc = 0;
-
-    while (p < end && !rc) {
-        const char *nl = memchr(p, '\n', (size_t)(end - p));
-        size_t n = (size_t)((nl ? nl : end) - p);
-        char *line = mem_strndup(p, n);
-        y.line++;
-        rc = yaml_line(&y, line);
-        mem_free(line);
-        p += n + 1;
-    }
-    mem_free(y.list_key);
-    if (rc) {
-        json_decref(y.root);
-        return rc;
-    }
-    *out = y.root;
-    return 0;
-}
-
-int conf_file_parse(const char *text, size_t len, const char *name, json_t **out, struct err *e)
+int conf_file_parse(const char *text, size_t len, const char *name, json_t **out, json_t *places,
+                    struct err *e)
 {
     size_t i = 0;
     json_error_t je;
@@ -304,26 +296,26 @@ int conf_file_parse(const char *text, size_t len, const char *name, json_t **out
         i++;
     }
     if (i == len || text[i] != '{') {
-        return yaml_parse(text, len, name, out, e);
+        return yaml_text(text, len, name, out, places, e);
     }
     *out = json_loadb(text, len, JSON_REJECT_DUPLICATES, &je);
     if (!*out) {
-        return ERR(e, STATUS_INPUT, "%s:%d: %s", name, je.line, je.text);
+        return ERR(e, STATUS_INPUT, "%s:%d:%d: %s", name, je.line, je.column, je.text);
     }
-    return 0;
+    return STATUS_OK;
 }
 
-int conf_file_read(const char *path, json_t **out, struct err *e)
+int conf_file_read(const char *path, json_t **out, json_t *places, struct err *e)
 {
     char *data;
     size_t len;
     int b64 = strncmp(path, "base64:", 7) == 0;
     int rc =
         b64 ? base64_decode(path + 7, &data, &len, e) : fsio_read(path, MAX_FILE, &data, &len, e);
-    if (rc) {
+    if (rc != STATUS_OK) {
         return rc;
     }
-    rc = conf_file_parse(data, len, b64 ? "base64 config" : path, out, e);
+    rc = conf_file_parse(data, len, b64 ? "base64 config" : path, out, places, e);
     mem_free(data);
     return rc;
 }

@@ -3,7 +3,8 @@
 #ifndef CLI_CMD_H
 #define CLI_CMD_H
 
-struct conf;
+#include "base/conf.h"
+
 struct err;
 
 int cmd_train(int argc, char **argv);
@@ -18,11 +19,16 @@ int cmd_data(int argc, char **argv);
 int cmd_template(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
+int cmd_flags(int argc, char **argv);
 
 /* Whether `miles serve` or `miles router` would take these arguments; argv[0] is the command's
  * name. Nothing is started. */
 int cmd_serve_check(int argc, char *const *argv, struct err *e);
 int cmd_router_check(int argc, char *const *argv, struct err *e);
+
+/* Their tables, for `miles flags`. */
+extern const struct conf_opt cmd_serve_table[], cmd_router_table[];
+extern const struct conf_known cmd_router_known[];
 
 enum { CMD_OK = 0, CMD_FAILED = 1, CMD_USAGE = 2 };
 

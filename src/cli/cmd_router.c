@@ -25,7 +25,7 @@ struct route_opts {
 #define O(f)    offsetof(struct route_opts, f)
 #define SECONDS "(0,1e9]"
 #define COUNT   "[1,1000000]"
-static const struct conf_opt route_table[] = {
+const struct conf_opt cmd_router_table[] = {
     {"router-max-payload-size", CONF_INT, "536870912", "[1024,17179869184]",
      "largest request in bytes", O(payload), "network", NULL},
     {"router-request-timeout-secs", CONF_FLOAT, "1800", SECONDS,
@@ -106,15 +106,58 @@ static const struct conf_opt route_table[] = {
     {0}};
 
 /* Of SGLang's router, and not done here. */
-static const struct conf_known route_known[] = {
-    {"router-eviction-interval-secs", CONF_INT, "60"}, /* what is old goes when room is needed */
-    {"router-bucket-adjust-interval-secs", CONF_INT, "5"},
-    {"router-dp-aware", CONF_SWITCH, NULL},
-    {"router-enable-igw", CONF_SWITCH, NULL},
-    {"router-mini-lb", CONF_SWITCH, NULL},
-    {"router-pd-disaggregation", CONF_SWITCH, NULL},
-    {"router-service-discovery", CONF_SWITCH, NULL},
-    {"router-*", CONF_STRS, NULL},
+const struct conf_known cmd_router_known[] = {
+    {"router-eviction-interval-secs", CONF_INT, "60", CONF_NOTED,
+     "what is old goes from the tree when room is needed", "[1,1000000000]"},
+    {"router-bucket-adjust-interval-secs", CONF_INT, "5", CONF_NOTED,
+     "there is no policy of buckets", "[1,1000000000]"},
+    {"router-dp-aware", CONF_SWITCH, NULL, CONF_LATER,
+     "an engine is one worker: it has no ranks to choose from", NULL},
+    {"router-enable-igw", CONF_SWITCH, NULL, CONF_NEVER, "a router stands before one model", NULL},
+    {"router-mini-lb", CONF_SWITCH, NULL, CONF_NOTED, "there is one router, and it is small", NULL},
+    {"router-pd-disaggregation", CONF_SWITCH, NULL, CONF_NEVER,
+     "every worker computes prompts and decodes", NULL},
+    {"router-prefill", CONF_STRS, NULL, CONF_NEVER, "every worker computes prompts and decodes",
+     NULL},
+    {"router-decode", CONF_STRS, NULL, CONF_NEVER, "every worker computes prompts and decodes",
+     NULL},
+    {"router-prefill-policy", CONF_STR, NULL, CONF_NEVER,
+     "every worker computes prompts and decodes: give --router-policy", NULL},
+    {"router-decode-policy", CONF_STR, NULL, CONF_NEVER,
+     "every worker computes prompts and decodes: give --router-policy", NULL},
+    {"router-redis-url", CONF_STR, NULL, CONF_LATER, "sessions are kept in the router's memory",
+     NULL},
+    {"router-redis-key-prefix", CONF_STR, NULL, CONF_LATER,
+     "sessions are kept in the router's memory", NULL},
+    {"router-log-dir", CONF_STR, NULL, CONF_NOTED,
+     "lines go to stderr; a router of a run has a file in the run folder", NULL},
+    {"router-request-id-headers", CONF_STRS, NULL, CONF_NOTED,
+     "requests are passed on with the headers they came with", NULL},
+    {"router-rate-limit-tokens-per-second", CONF_INT, NULL, CONF_LATER,
+     "--router-max-concurrent-requests and --router-queue-size bound what is taken", NULL},
+    {"router-cors-allowed-origins", CONF_STRS, NULL, CONF_LATER, "browsers are not served", NULL},
+    {"router-model-path", CONF_STR, NULL, CONF_NOTED, "the router reads no tokens: workers do",
+     NULL},
+    {"router-tokenizer-path", CONF_STR, NULL, CONF_NOTED, "the router reads no tokens: workers do",
+     NULL},
+    {"router-chat-template", CONF_STR, NULL, CONF_NEVER,
+     "templates are the workers': give --chat-template there", NULL},
+    {"router-tokenizer-cache-*", CONF_STRS, NULL, CONF_NOTED,
+     "the router reads no tokens: workers do", NULL},
+    {"router-reasoning-parser", CONF_STR, NULL, CONF_NEVER,
+     "answers are parsed by the workers: give --sglang-reasoning-parser", NULL},
+    {"router-tool-call-parser", CONF_STR, NULL, CONF_NEVER,
+     "answers are parsed by the workers: give --sglang-tool-call-parser", NULL},
+    {"router-mcp-config-path", CONF_STR, NULL, CONF_NEVER, "the router calls no tools", NULL},
+    {"router-backend", CONF_STR, "sglang", CONF_NEVER, "workers speak SGLang's API", NULL},
+    {"router-history-backend", CONF_STR, NULL, CONF_NEVER, "the router keeps no conversations",
+     NULL},
+    {"router-service-discovery*", CONF_STRS, NULL, CONF_LATER,
+     "workers are given by --worker-urls or added by /add_worker", NULL},
+    {"router-prometheus-*", CONF_STRS, NULL, CONF_NEVER, "/metrics is at the router's own address",
+     NULL},
+    {"router-*", CONF_STRS, NULL, CONF_LATER, "this part of SGLang's router is not done here",
+     NULL},
     {0}};
 
 static void route_fill(const struct route_opts *o, struct router_opts *r, long files)
@@ -198,8 +241,8 @@ static struct conf *route_conf(struct route_opts *o)
     struct conf *c = conf_new();
 
     conf_add(c, listen_table, &o->listen);
-    conf_add(c, route_table, o);
-    conf_add_known(c, route_known);
+    conf_add(c, cmd_router_table, o);
+    conf_add_known(c, cmd_router_known);
     return c;
 }
 

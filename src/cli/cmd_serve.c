@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "cli/cmd.h"
 #include "cli/genmodel.h"
+#include "cli/known_sglang.h"
 #include "cli/listen.h"
 #include "model/weights.h"
 #include "model/wfile.h"
@@ -30,7 +31,7 @@ struct serve_opts {
 
 #define O(f)   offsetof(struct serve_opts, f)
 #define TOKENS "[1,16777216]"
-static const struct conf_opt serve_table[] = {
+const struct conf_opt cmd_serve_table[] = {
     {"max-body-mb", CONF_INT, "64", "[1,4096]", "largest request in MiB", O(max_body), "network",
      NULL},
     {"request-timeout-s", CONF_FLOAT, "3600", "(0,1e9]", "a request may take so long", O(request_s),
@@ -176,7 +177,8 @@ static struct conf *serve_conf(struct serve_opts *o)
 
     conf_add(c, genmodel_table, &o->model);
     conf_add(c, listen_table, &o->listen);
-    conf_add(c, serve_table, o);
+    conf_add(c, cmd_serve_table, o);
+    conf_add_known(c, known_sglang);
     return c;
 }
 

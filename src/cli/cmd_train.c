@@ -14,6 +14,8 @@
 #include "base/world.h"
 #include "cli/cmd.h"
 #include "cli/known_flags.h"
+#include "cli/known_inproc.h"
+#include "cli/known_sglang.h"
 #include "cli/progress.h"
 #include "model/weights.h"
 #include "model/wfile.h"
@@ -22,6 +24,7 @@
 #include "rl/evalset.h"
 #include "rl/filter.h"
 #include "rl/loop.h"
+#include "rl/modelargs.h"
 #include "rl/port_native.h"
 #include "rl/promptenc.h"
 #include "rl/prompts.h"
@@ -29,9 +32,13 @@
 #include "rl/teacher.h"
 #include "run/cmdline.h"
 #include "run/engines.h"
+#include "run/metriccheck.h"
 #include "run/place.h"
 #include "run/runfolder.h"
 #include "train/ckpt.h"
+#include "train/optim.h"
+
+#define TRAIN_GUESS_PROMPT 1024 /* tokens, where nothing says how long prompts are */
 
 /* Prompts that were read, and what samples of them come to when every response has its full
  * length: what memory is planned with. */
@@ -46,6 +53,9 @@ struct train {
     struct conf *conf;
     struct train_opts o;
     struct place_opts place;
+    struct modelargs shape_flags;
+    struct metriccheck_opts asserted;
+    struct metriccheck *checks;
     struct wfile *file, *ref_file;
     struct device *dev;
     struct weights *shape; /* of w: what memory is planned with */
@@ -100,10 +110,17 @@ static int train_use(const struct train_opts *o)
     return WEIGHTS_TRAIN | (o->no_weight_transposes ? WEIGHTS_NO_TRANSPOSES : 0);
 }
 
+/* A dry run looks at shapes only. */
+static int train_open_file(const struct train_opts *o, const char *path, struct wfile **out,
+                           struct err *e)
+{
+    return o->dry_run ? wfile_open_shape(path, out, e) : wfile_open(path, out, e);
+}
+
 /* The teacher must speak of the same tokens. */
 static int train_open_teacher(struct train *t, struct err *e)
 {
-    int rc = wfile_open(t->o.opd_teacher_load, &t->teacher_file, e);
+    int rc = train_open_file(&t->o, t->o.opd_teacher_load, &t->teacher_file, e);
     const struct arch *a = wfile_arch(t->file), *b;
 
     if (rc != STATUS_OK) {
@@ -128,8 +145,11 @@ static int train_open_device(struct train *t, struct err *e)
 {
     const struct train_opts *o = &t->o;
     struct plan plan;
-    int rc = wfile_open(train_source(o), &t->file, e);
+    int rc = train_open_file(o, train_source(o), &t->file, e);
 
+    if (rc == STATUS_OK) {
+        rc = modelargs_check(&t->shape_flags, wfile_arch(t->file), e);
+    }
     if (rc != STATUS_OK) {
         return rc;
     }
@@ -424,6 +444,39 @@ static int train_open_filters(struct train *t, const json_t *args, struct err *e
         rc = all[i].path ? filter_open(all[i].kind, all[i].path, &f, all[i].out, e) : rc;
     }
     return rc;
+}
+
+/* 1: a dry run of a model without a tokenizer, whose prompts cannot be measured. */
+static int train_guesses(const struct train *t)
+{
+    return t->o.dry_run && !wfile_tokenizer_json(t->file);
+}
+
+/* Memory is planned for a rollout of the longest prompts that the flags allow. */
+static int train_guess_prompts(struct train *t, struct err *e)
+{
+    const struct train_opts *o = &t->o;
+    struct train_prompts *p = &t->train;
+    int64_t tokens = o->rollout_max_prompt_len;
+    int64_t n = o->over_sampling_batch_size;
+
+    p->response = o->rollout_max_response_len == CONF_UNSET ? 0 : (int)o->rollout_max_response_len;
+    p->group = (int)o->n_samples_per_prompt;
+    if (tokens == CONF_UNSET) {
+        tokens = TRAIN_GUESS_PROMPT;
+    }
+    if (!o->load_debug_rollout_data && !fsio_is_file(o->prompt_data) &&
+        !strpbrk(o->prompt_data, "@,")) {
+        return ERR(e, STATUS_NOTFOUND, "--prompt-data %.300s does not exist", o->prompt_data);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        train_count(t, p, (int)tokens);
+    }
+    log_info(DATA,
+             "the model's folder has no tokenizer.json: memory is planned for prompts of %lld "
+             "tokens",
+             (long long)tokens);
+    return STATUS_OK;
 }
 
 static int train_open_hubs(struct train *t, struct err *e)
@@ -732,6 +785,9 @@ static int train_resume(struct train *t, struct err *e)
         return STATUS_OK;
     }
     rc = ckpt_latest(o->load, &it, e);
+    if (rc == STATUS_OK && o->ckpt_step != CONF_UNSET) {
+        it = o->ckpt_step;
+    }
     if (rc == STATUS_NOTFOUND) {
         log_info(TRAIN, "no checkpoint in %s: starting from %s", o->load, train_source(o));
         return STATUS_OK;
@@ -748,6 +804,19 @@ static int train_resume(struct train *t, struct err *e)
     if (rc != STATUS_OK) {
         return rc;
     }
+    if (o->no_load_optim || o->finetune) {
+        optim_reset(trainer_optim(t->ports.trainer));
+        if (t->critic) {
+            optim_reset(trainer_optim(t->critic_ports.trainer));
+        }
+        with_optim = 0;
+    }
+    if (o->finetune) {
+        log_info(TRAIN, "Loaded checkpoint from %s, iteration %lld: its weights alone", o->load,
+                 (long long)it);
+        t->critic_pos = 0;
+        return rc;
+    }
     t->start = it + 1;
     t->sched_pos = json_integer_value(json_object_get(t->state, "sched_pos"));
     t->w->version = json_integer_value(json_object_get(t->state, "weight_version"));
@@ -762,8 +831,9 @@ static int train_resume(struct train *t, struct err *e)
 static int train_open_run(struct train *t, struct err *e)
 {
     const struct train_opts *o = &t->o;
-    json_t *config = json_pack("{s:o,s:o}", "options", conf_dump_json(t->conf), "sources",
-                               conf_dump_sources(t->conf));
+    json_t *config =
+        json_pack("{s:o,s:o,s:o}", "options", conf_dump_json(t->conf), "sources",
+                  conf_dump_sources(t->conf), "without_effect", conf_dump_noted(t->conf));
     json_t *manifest;
     int rc;
 
@@ -804,6 +874,57 @@ static int train_open_engines(struct train *t, struct err *e)
     return t->remote ? engines_open(&g, &t->engines, e) : STATUS_OK;
 }
 
+/* SGLang's flags where the engine is in this process: each has an answer. */
+static int train_judge_sglang(const struct train *t, struct err *e)
+{
+    struct conf *c = conf_new();
+    int rc;
+
+    conf_add_known(c, known_sglang);
+    conf_add_known(c, known_inproc);
+    rc = conf_parse(c, (int)t->place.sglang.n, t->place.sglang.v, e);
+    conf_free(c);
+    return rc;
+}
+
+/* What only an engine can promise that has the trainer's forward pass. */
+static int train_place_exact(const struct train *t, struct err *e)
+{
+    const char *flag = t->o.true_on_policy_mode              ? "--true-on-policy-mode"
+                       : t->o.recompute_logprobs_via_prefill ? "--recompute-logprobs-via-prefill"
+                                                             : NULL;
+    if (!flag || t->place.backend != PLACE_SGLANG) {
+        return STATUS_OK;
+    }
+    return ERR(e, STATUS_UNSUPPORTED,
+               "%s and SGLang engines: their log-probs are not the trainer's bits, and they are "
+               "not asked for a second pass; the native engine needs none",
+               flag);
+}
+
+/* The ranks that a script speaks of must be a layout that Megatron could have: else it is a slip.
+ */
+static int train_check_layout(const struct train *t, struct err *e)
+{
+    static const char *const parts[] = {"tensor-model-parallel-size",
+                                        "pipeline-model-parallel-size", "context-parallel-size"};
+    const char *nodes = conf_noted(t->conf, "actor-num-nodes");
+    const char *gpus = conf_noted(t->conf, "actor-num-gpus-per-node");
+    int64_t ranks = (nodes ? atoll(nodes) : 1) * (gpus ? atoll(gpus) : 8), split = 1;
+
+    for (int i = 0; i < 3; i++) {
+        const char *n = conf_noted(t->conf, parts[i]);
+        split *= n ? atoll(n) : 1;
+    }
+    if (ranks % split != 0) {
+        return ERR(e, STATUS_INPUT,
+                   "--actor-num-nodes x --actor-num-gpus-per-node are %lld ranks, no multiple of "
+                   "tensor x pipeline x context parallel sizes, which are %lld",
+                   (long long)ranks, (long long)split);
+    }
+    return STATUS_OK;
+}
+
 /* Where samples are drawn; flags for other programs are checked as those would. */
 static int train_place(struct train *t, struct err *e)
 {
@@ -811,6 +932,16 @@ static int train_place(struct train *t, struct err *e)
     struct cmdline words = {0};
     int rc = place_resolve(&t->place, &t->o, e);
 
+    rc = rc == STATUS_OK ? train_place_exact(t, e) : rc;
+    rc = rc == STATUS_OK ? train_check_layout(t, e) : rc;
+    if (rc == STATUS_OK && t->o.debug_skip_weight_update && t->place.backend == PLACE_IN_PROCESS) {
+        rc = ERR(e, STATUS_INPUT,
+                 "--debug-skip-weight-update needs engines of their own (--rollout-num-gpus): the "
+                 "one in this process reads the trainer's weights");
+    }
+    if (rc == STATUS_OK && t->place.backend == PLACE_IN_PROCESS) {
+        return train_judge_sglang(t, e);
+    }
     if (rc == STATUS_OK && t->place.backend == PLACE_MILES && !t->place.external) {
         rc = place_engine_words(&t->place, &t->o, &r, &words, e);
         rc = rc == STATUS_OK ? cmd_serve_check(words.n, words.v, e) : rc;
@@ -878,6 +1009,7 @@ static int train_run(struct train *t, struct err *e)
 
 static void train_close(struct train *t)
 {
+    metriccheck_close(t->checks);
     engines_close(t->engines);
     if (t->ports_open) {
         port_native_close(&t->ports);
@@ -925,28 +1057,33 @@ static int train_folder(const char *dir, struct err *e)
 
 static int train_all(struct train *t, struct err *e)
 {
-    int rc = train_opts_validate(&t->o, e);
+    int rc;
+
+    train_opts_defaults(&t->o, t->conf);
+    rc = train_opts_validate(&t->o, e);
     if (rc == STATUS_OK && !t->o.hf_checkpoint) {
         rc = ERR(e, STATUS_INPUT, "--hf-checkpoint is needed");
     }
     if (rc == STATUS_OK) {
         rc = train_place(t, e);
     }
-    rc = rc == STATUS_OK ? train_folder(t->o.save, e) : rc;
-    if (rc == STATUS_OK && train_has_critic(&t->o)) {
+    if (rc == STATUS_OK && !t->o.dry_run) {
+        rc = train_folder(t->o.save, e);
+    }
+    if (rc == STATUS_OK && train_has_critic(&t->o) && !t->o.dry_run) {
         rc = train_folder(t->o.critic_save, e);
     }
     if (rc == STATUS_OK) {
         rc = train_open_device(t, e);
     }
     if (rc == STATUS_OK) {
-        rc = train_open_data(t, e);
+        rc = train_guesses(t) ? train_guess_prompts(t, e) : train_open_data(t, e);
     }
-    if (rc == STATUS_OK) {
+    if (rc == STATUS_OK && !train_guesses(t)) {
         rc =
             train_opts_num_rollout(&t->o, t->data ? prompts_count(t->data) : 0, &t->num_rollout, e);
     }
-    if (rc == STATUS_OK) {
+    if (rc == STATUS_OK && !t->o.dry_run) {
         rc = train_open_hubs(t, e);
     }
     if (rc == STATUS_OK) {
@@ -954,6 +1091,12 @@ static int train_all(struct train *t, struct err *e)
     }
     if (rc == STATUS_OK) {
         train_plan(t);
+    }
+    if (rc == STATUS_OK && t->o.dry_run) {
+        printf("dry_run=ok planned_mib=%.1f\n", (double)t->planned / 1048576.0);
+        return rc;
+    }
+    if (rc == STATUS_OK) {
         rc = train_open_model(t, e);
     }
     if (rc == STATUS_OK) {
@@ -971,7 +1114,9 @@ static int train_all(struct train *t, struct err *e)
     if (rc == STATUS_OK) {
         rc = train_open_engines(t, e);
     }
-    return rc == STATUS_OK ? train_run(t, e) : rc;
+    rc = rc == STATUS_OK ? metriccheck_open(&t->asserted, &t->checks, e) : rc;
+    rc = rc == STATUS_OK ? train_run(t, e) : rc;
+    return rc == STATUS_OK ? metriccheck_end(t->checks, e) : rc;
 }
 
 int cmd_train(int argc, char **argv)
@@ -985,6 +1130,8 @@ int cmd_train(int argc, char **argv)
     t->conf = conf_new();
     conf_add(t->conf, train_opts_table, &t->o);
     conf_add(t->conf, place_table, &t->place);
+    conf_add(t->conf, modelargs_table, &t->shape_flags);
+    conf_add(t->conf, metriccheck_table, &t->asserted);
     conf_add_known(t->conf, known_flags);
     t->o.train_async = strcmp(argv[0], "train-async") == 0;
     rc = conf_parse(t->conf, argc - 1, argv + 1, &e);

@@ -25,6 +25,7 @@ static const struct {
     {"data", cmd_data, "check data files and show the order of prompts"},
     {"template", cmd_template, "render and check a model's chat template"},
     {"tokenize", cmd_tokenize, "turn text into tokens and back"},
+    {"flags", cmd_flags, "what becomes of each flag of Miles here"},
     {"bench", cmd_bench, "measure this machine and this program"},
 };
 

@@ -560,7 +560,10 @@ static int wfile_parse_arch(struct wfile *w, struct err *e)
     return rc;
 }
 
-static int wfile_load(struct wfile *w, int texts_only, struct err *e)
+/* How much of a model is opened. */
+enum wfile_what { WFILE_ALL, WFILE_SHAPE, WFILE_TEXTS };
+
+static int wfile_load(struct wfile *w, enum wfile_what what, struct err *e)
 {
     int folder = fsio_is_dir(w->path);
     int rc;
@@ -571,21 +574,24 @@ static int wfile_load(struct wfile *w, int texts_only, struct err *e)
     if (!folder && wfile_ends_with(w->path, ".safetensors")) {
         return ERR(e, STATUS_INPUT, "%s is one file of a model; give its folder", w->path);
     }
-    rc = folder ? wfile_folder_texts(w, !texts_only, e) : wfile_gguf_texts(w, e);
-    if (rc == STATUS_OK && texts_only && !w->tokenizer) {
+    rc = folder ? wfile_folder_texts(w, what != WFILE_TEXTS, e) : wfile_gguf_texts(w, e);
+    if (rc == STATUS_OK && what == WFILE_TEXTS && !w->tokenizer) {
         rc = ERR(e, STATUS_INPUT, "%s has no tokenizer.json", w->path);
     }
-    if (rc != STATUS_OK || texts_only) {
+    if (rc != STATUS_OK || what == WFILE_TEXTS) {
         return rc;
     }
     rc = wfile_parse_arch(w, e);
+    if (rc == STATUS_OK && what == WFILE_SHAPE) {
+        return rc;
+    }
     if (rc == STATUS_OK) {
         rc = folder ? wfile_folder_tensors(w, e) : wfile_gguf_tensors(w, e);
     }
     return rc == STATUS_OK ? wfile_need_all(w, e) : rc;
 }
 
-static int wfile_open_as(const char *path, int texts_only, struct wfile **out, struct err *e)
+static int wfile_open_as(const char *path, enum wfile_what what, struct wfile **out, struct err *e)
 {
     struct wfile *w = mem_alloc(sizeof *w);
     int rc;
@@ -593,7 +599,7 @@ static int wfile_open_as(const char *path, int texts_only, struct wfile **out, s
     w->path = mem_strdup(path);
     arena_init(&w->names, 1 << 16);
     map_init(&w->index);
-    rc = wfile_load(w, texts_only, e);
+    rc = wfile_load(w, what, e);
     if (rc != STATUS_OK) {
         wfile_close(w);
         return rc;
@@ -604,12 +610,17 @@ static int wfile_open_as(const char *path, int texts_only, struct wfile **out, s
 
 int wfile_open(const char *path, struct wfile **out, struct err *e)
 {
-    return wfile_open_as(path, 0, out, e);
+    return wfile_open_as(path, WFILE_ALL, out, e);
 }
 
 int wfile_open_texts(const char *path, struct wfile **out, struct err *e)
 {
-    return wfile_open_as(path, 1, out, e);
+    return wfile_open_as(path, WFILE_TEXTS, out, e);
+}
+
+int wfile_open_shape(const char *path, struct wfile **out, struct err *e)
+{
+    return wfile_open_as(path, WFILE_SHAPE, out, e);
 }
 
 void wfile_close(struct wfile *w)

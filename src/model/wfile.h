@@ -30,6 +30,8 @@ int wfile_open(const char *path, struct wfile **out, struct err *e);
 /* The texts alone: no weights are looked for, any architecture will do, and a folder needs only a
  * tokenizer.json. wfile_arch and the tensors are empty. */
 int wfile_open_texts(const char *path, struct wfile **out, struct err *e);
+/* Texts and architecture, without the weights: a folder needs only a config.json. */
+int wfile_open_shape(const char *path, struct wfile **out, struct err *e);
 void wfile_close(struct wfile *w); /* NULL is fine */
 
 const struct arch *wfile_arch(const struct wfile *w);

@@ -1,6 +1,8 @@
 /* Owns the file format of debug rollout data. */
 #include "rl/dump.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,6 +55,29 @@ int dump_write(const char *path, int64_t rollout_id, struct sample *const *s, in
         return rc;
     }
     return fsio_out_commit(&o, e);
+}
+
+void dump_print(int64_t rollout_id, struct sample *const *s, int n)
+{
+    for (int i = 0; i < n; i++) {
+        json_t *j = json_pack(
+            "{s:I,s:I,s:I,s:s,s:O?,s:O?,s:s?,s:i}", "rollout_id", (json_int_t)rollout_id, "index",
+            (json_int_t)s[i]->index, "group_index", (json_int_t)s[i]->group_index, "status",
+            sample_status_name(s[i]->status), "prompt", s[i]->prompt, "label", s[i]->label,
+            "response", s[i]->response, "response_length", s[i]->response_len);
+        char *text;
+
+        if (j && isfinite(s[i]->reward)) {
+            json_object_set_new(j, "reward", json_real(s[i]->reward));
+        }
+        text = j ? json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+        if (text) {
+            puts(text);
+        }
+        free(text);
+        json_decref(j);
+    }
+    fflush(stdout);
 }
 
 static int dump_header(const json_t *j, const char *path, size_t bytes, int *n, struct err *e)

@@ -14,6 +14,9 @@
 struct err;
 struct sample;
 
+/* --debug-rollout-print-every: the samples as lines of JSON on stdout, without tokens: what a
+ * person reads. */
+void dump_print(int64_t rollout_id, struct sample *const *s, int n);
 int dump_write(const char *path, int64_t rollout_id, struct sample *const *s, int n, struct err *e);
 /* *out and each sample are the caller's. Errors name file and line. */
 int dump_read(const char *path, struct sample ***out, int *n, struct err *e);

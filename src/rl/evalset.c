@@ -297,7 +297,7 @@ int evalset_read(const struct train_opts *o, struct evalset **out, int *n, struc
     int rc;
 
     if (o->eval_config) {
-        rc = conf_file_read(o->eval_config, &root, e);
+        rc = conf_file_read(o->eval_config, &root, NULL, e);
         if (rc != STATUS_OK) {
             return err_prefix(e, "--eval-config");
         }

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/fsio.h"
 #include "base/log.h"
@@ -160,7 +161,8 @@ static void loop_sample(struct loop *l, enum loop_state_id next)
 {
     const struct rollout_port *p = l->c.rollout;
     int due = p && p->publish && l->synced != loop_version(l) &&
-              (l->synced < 0 || l->since_synced >= l->c.o->update_weights_interval);
+              (l->synced < 0 || (l->since_synced >= l->c.o->update_weights_interval &&
+                                 !l->c.o->debug_skip_weight_update));
 
     l->after_sync = next;
     l->t_sync = loop_now(l);
@@ -533,6 +535,18 @@ static void loop_next(struct loop *l, int last, int eval)
     }
 }
 
+/* --save-trigger-sentinel: the file asks for one checkpoint, so it goes when it was seen. */
+static int loop_sentinel(const struct loop *l)
+{
+    const char *path = l->c.o->save_trigger_sentinel;
+
+    if (!path || !l->c.train || unlink(path) != 0) {
+        return 0;
+    }
+    log_info(TRAIN, "%s was there: rollout %lld is saved", path, (long long)l->rollout);
+    return 1;
+}
+
 static int loop_save(struct loop *l, struct err *e)
 {
     const struct train_opts *o = l->c.o;
@@ -541,7 +555,8 @@ static int loop_save(struct loop *l, struct err *e)
     int last = done == l->c.num_rollout || stop ||
                (o->debug_exit_after_rollout != CONF_UNSET &&
                 done - l->c.start_rollout >= o->debug_exit_after_rollout);
-    int due = last || (o->save_interval != CONF_UNSET && done % o->save_interval == 0);
+    int due = loop_sentinel(l) || last ||
+              (o->save_interval != CONF_UNSET && done % o->save_interval == 0);
     int rc = loop_write(l, due, e);
 
     turn_fini(&l->train);

@@ -303,6 +303,10 @@ static void port_engine_post(struct port_http *p, struct port_engine *en, enum p
     char *text = json_dumps(r->body ? r->body : json_null(), JSON_COMPACT | JSON_ENCODE_ANY);
     double left = en->deadline - now;
 
+    if (p->o.say_sync) {
+        log_info(WSYNC, "weight_sync: version %lld: %s is asked %s %.200s", (long long)p->version,
+                 port_engine_name(en), r->path, text ? text : "");
+    }
     if (text) {
         en->call = port_http_send(p, kind, en->index, "POST", en->url, r->path, text, strlen(text),
                                   left > 0.1 ? left : 0.1);
@@ -373,12 +377,27 @@ static void port_engine_check(struct port_http *p, struct port_engine *en, doubl
     }
 }
 
+/* With --debug-weight-sync: how an engine answered what port_engine_post asked. */
+static void port_engine_say(const struct port_http *p, const struct port_engine *en,
+                            const char *what, const struct http_client_event *ev)
+{
+    char told[512];
+
+    if (p->o.say_sync) {
+        port_engine_told(ev, told, sizeof told);
+        log_info(WSYNC, "weight_sync: version %lld: %s answers the %s with %d%s%s",
+                 (long long)p->version, port_engine_name(en), what, ev->status,
+                 ev->status == 200 ? "" : ": ", ev->status == 200 ? "" : told);
+    }
+}
+
 static void port_engine_took(struct port_http *p, struct port_engine *en,
                              const struct port_http_call *k, const struct http_client_event *ev)
 {
     json_t *o = json_loadb(ev->data ? ev->data : "", ev->len, 0, NULL);
     char told[512];
 
+    port_engine_say(p, en, "update", ev);
     if (k->version != p->version) { /* another was published meanwhile */
         port_engine_enter(p, en, PORT_ENGINE_UP);
     } else if (ev->outcome == HTTP_CLIENT_OK && ev->status == 200 &&
@@ -407,6 +426,7 @@ static void port_engine_proved(struct port_http *p, struct port_engine *en,
     struct err e = {0};
     char told[512];
 
+    port_engine_say(p, en, "proof", ev);
     if (k->version != p->version) {
         port_engine_enter(p, en, PORT_ENGINE_UP);
     } else if (ev->outcome != HTTP_CLIENT_OK || ev->status != 200) {

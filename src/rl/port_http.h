@@ -65,8 +65,9 @@ struct port_http_opts {
      * somebody else's that only does not answer is not, as long as others do [3]. With the last one
      * given up the port ends with an error that names all. */
     int restarts;
-    int tries;   /* of one sample after errors that name it, then an error [5] */
-    int experts; /* 1: SGLang is asked for the experts it chose (models that have some) */
+    int tries;    /* of one sample after errors that name it, then an error [5] */
+    int say_sync; /* 1: the log has every request of a weight sync and its answer */
+    int experts;  /* 1: SGLang is asked for the experts it chose (models that have some) */
 };
 
 int port_http_open(const struct port_http_opts *o, struct port_http **out, struct err *e);

@@ -74,6 +74,26 @@ void rollmetric_zero_std(json_t *row, struct sample *const *s, int n)
     (void)zero;
 }
 
+void rollmetric_category(json_t *row, const char *key, struct sample *const *s, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const json_t *v = json_object_get(s[i]->raw_reward, key);
+        char value[64], name[96];
+
+        if (json_is_string(v)) {
+            snprintf(value, sizeof value, "%.60s", json_string_value(v));
+        } else if (json_is_boolean(v)) {
+            snprintf(value, sizeof value, "%s", json_is_true(v) ? "true" : "false");
+        } else if (json_is_number(v)) {
+            snprintf(value, sizeof value, "%g", json_number_value(v));
+        } else {
+            continue; /* none, or no name */
+        }
+        snprintf(name, sizeof name, "rollout/error_cat/%s", value);
+        metric_put(row, name, json_number_value(json_object_get(row, name)) + 1.0 / n);
+    }
+}
+
 void rollmetric_rollout(json_t *row, struct sample *const *s, int n, const float *shaped)
 {
     struct exact raw, norm, logp;

@@ -10,6 +10,9 @@ struct sample;
 void rollmetric_lengths(json_t *row, const char *prefix, struct sample *const *s, int n);
 /* rollout/zero_std/...: groups whose rewards are all equal. Samples in ascending index. */
 void rollmetric_zero_std(json_t *row, struct sample *const *s, int n);
+/* --log-reward-category: rollout/error_cat/VALUE, the share of samples whose reward function
+ * returned an object with this value under the key. */
+void rollmetric_category(json_t *row, const char *key, struct sample *const *s, int n);
 /* rollout/raw_reward, rewards, response_lengths, total_lengths, truncated, rollout_log_probs,
  * weight_version/...; shaped (n) are the normalised rewards. */
 void rollmetric_rollout(json_t *row, struct sample *const *s, int n, const float *shaped);

@@ -4,6 +4,7 @@
 #include "rl/train_opts.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -14,9 +15,10 @@
 #include "text/chatmask.h"
 #include "train/opd.h"
 
-#define O(f)   offsetof(struct train_opts, f)
-#define COUNT  "[1,1000000000]"
-#define TOKENS "[1,16777216]"
+#define O(f)     offsetof(struct train_opts, f)
+#define COUNT    "[1,1000000000]"
+#define TOKENS   "[1,16777216]"
+#define TIS_CLIP "2.0"
 
 const struct conf_opt train_opts_table[] = {
     {"hf-checkpoint", CONF_STR, NULL, NULL, "model: a Hugging Face folder or a GGUF file",
@@ -33,6 +35,17 @@ const struct conf_opt train_opts_table[] = {
      NULL},
     {"save-hf", CONF_PATH, NULL, NULL, "Hugging Face export at each save, {rollout_id} in the name",
      O(save_hf), "checkpoint", NULL},
+    {"save-trigger-sentinel", CONF_STR, NULL, NULL,
+     "file that, when it is there at the end of a rollout, is removed and makes a checkpoint due",
+     O(save_trigger_sentinel), "checkpoint", NULL},
+    {"ckpt-step", CONF_INT, NULL, "[0,1000000000]",
+     "iteration of --load to resume from; the newest when unset", O(ckpt_step), "checkpoint", NULL},
+    {"no-load-optim", CONF_SWITCH, NULL, NULL,
+     "leave the optimizer's moments in --load: they start at zero", O(no_load_optim), "checkpoint",
+     NULL},
+    {"finetune", CONF_SWITCH, NULL, NULL,
+     "take only the weights from --load: rollouts, schedule, data and optimizer begin anew",
+     O(finetune), "checkpoint", NULL},
     {"start-rollout-id", CONF_INT, NULL, "[0,1000000000]",
      "first rollout; from the checkpoint when unset", O(start_rollout_id), "checkpoint", NULL},
 
@@ -169,6 +182,10 @@ const struct conf_opt train_opts_table[] = {
     {"custom-reward-post-process-path", CONF_STR, NULL, NULL,
      "function (args, samples) that returns raw and shaped rewards, in place of the normalisation",
      O(custom_reward_post_process_path), "reward", NULL},
+    {"log-reward-category", CONF_STR, NULL, NULL,
+     "key of the object that the reward function returns whose values are counted: "
+     "rollout/error_cat/VALUE",
+     O(log_reward_category), "reward", NULL},
     {"reward-workers", CONF_INT, "0", "[0,1024]", "processes for Python rewards; 0 chooses",
      O(reward_workers), "reward", NULL},
     {"reward-timeout", CONF_FLOAT, "30", "(0,86400]", "seconds for one reward call",
@@ -291,7 +308,9 @@ const struct conf_opt train_opts_table[] = {
      "no old-policy pass (one step per rollout)", O(skip_actor_forward_only), "algorithm", NULL},
     {"use-tis", CONF_SWITCH, NULL, NULL, "truncated importance sampling", O(use_tis), "algorithm",
      NULL},
-    {"tis-clip", CONF_FLOAT, "2.0", "[0,inf)", "upper bound of its weight", O(tis_clip),
+    {"tis-clip", CONF_FLOAT, TIS_CLIP, "[0,inf)", "upper bound of its weight", O(tis_clip),
+     "algorithm", NULL},
+    {"tis-threshold", CONF_FLOAT, NULL, "[0,inf)", "another name of --tis-clip", O(tis_threshold),
      "algorithm", NULL},
     {"tis-clip-low", CONF_FLOAT, "0", "[0,inf)", "lower bound of its weight", O(tis_clip_low),
      "algorithm", NULL},
@@ -413,6 +432,18 @@ const struct conf_opt train_opts_table[] = {
     {"clip-grad", CONF_FLOAT, "1.0", "[0,inf)", "bound of the gradient's norm; 0 is none",
      O(clip_grad), "optimizer", NULL},
 
+    {"train-backend", CONF_CHOICE, "megatron", "megatron|fsdp",
+     "there is one trainer; fsdp: --lr-decay-style, --weight-decay and --adam-beta2 have that "
+     "backend's defaults (constant, 0, 0.95)",
+     O(train_backend), "placement", NULL},
+    {"true-on-policy-mode", CONF_SWITCH, NULL, NULL,
+     "insist on rollout log-probs of the trainer's own bits: always so with the native engine, "
+     "refused with SGLang's",
+     O(true_on_policy_mode), "placement", NULL},
+    {"recompute-logprobs-via-prefill", CONF_SWITCH, NULL, NULL,
+     "rollout log-probs of a pass over the whole response: the same bits with the native engine, "
+     "refused with SGLang's",
+     O(recompute_logprobs_via_prefill), "placement", NULL},
     {"colocate", CONF_SWITCH, NULL, NULL, "trainer and engine in one place", O(colocate),
      "placement", NULL},
     {"update-weights-interval", CONF_INT, "1", COUNT,
@@ -430,6 +461,8 @@ const struct conf_opt train_opts_table[] = {
      "all "
      "but norm outputs and activation products; never changes a bit",
      O(recompute_granularity), "placement", NULL},
+    {"gradient-checkpointing", CONF_BOOL, "false", NULL, "as --recompute-granularity full",
+     O(gradient_checkpointing), "placement", NULL},
     {"recompute-method", CONF_CHOICE, NULL, "uniform|block",
      "with full: every layer, or the first --recompute-num-layers", O(recompute_method),
      "placement", NULL},
@@ -463,6 +496,22 @@ const struct conf_opt train_opts_table[] = {
      O(load_debug_rollout_data), "debug", NULL},
     {"debug-exit-after-rollout", CONF_INT, NULL, COUNT,
      "stop after so many rollouts, schedule unchanged", O(debug_exit_after_rollout), "debug", NULL},
+
+    {"debug-weight-sync", CONF_INT, "0", "[0,9]", "1: the log has every step of a weight transfer",
+     O(debug_weight_sync), "debug", NULL},
+    {"debug-rollout-print-every", CONF_INT, "0", "[0,1000000000]",
+     "every so many rollouts, their samples go to stdout, a line of JSON each; 0: never",
+     O(debug_rollout_print_every), "debug", NULL},
+    {"debug-skip-weight-update", CONF_SWITCH, NULL, NULL,
+     "engines in other processes keep the weights that the run began with",
+     O(debug_skip_weight_update), "debug", NULL},
+    {"debug-disable-optimizer", CONF_SWITCH, NULL, NULL,
+     "gradients are computed and reported, the weights stay as they are: every learning rate is 0",
+     O(debug_disable_optimizer), "debug", NULL},
+    {"dry-run", CONF_SWITCH, NULL, NULL,
+     "check the flags and the prompts, show the memory plan, and end: the model's weights need not "
+     "be there",
+     O(dry_run), "run", NULL},
 
     {"custom-config-path", CONF_STR, NULL, NULL, "YAML or JSON merged over the flags",
      O(custom_config_path), "run", NULL},
@@ -891,9 +940,60 @@ static int check_debug(const struct train_opts *o, struct err *e)
     return STATUS_OK;
 }
 
+/* Flags of Miles that are other names or repeat another. */
+static int check_scripts(struct train_opts *o, struct err *e)
+{
+    if (!isnan(o->tis_threshold)) {
+        if (o->tis_clip != atof(TIS_CLIP) && o->tis_clip != o->tis_threshold) {
+            return ERR(e, STATUS_INPUT, "--tis-threshold %g and --tis-clip %g are one bound",
+                       o->tis_threshold, o->tis_clip);
+        }
+        o->tis_clip = o->tis_threshold;
+    }
+    if (o->gradient_checkpointing == 1) {
+        if (o->recompute_granularity == 1) {
+            return ERR(e, STATUS_INPUT,
+                       "--gradient-checkpointing and --recompute-granularity selective exclude "
+                       "each other");
+        }
+        o->recompute_granularity = 0;
+    }
+    if (o->debug_disable_optimizer) {
+        o->lr = o->min_lr = o->lr_warmup_init = 0.0;
+        o->critic_lr = isnan(o->critic_lr) ? o->critic_lr : 0.0;
+    }
+    if (o->save_trigger_sentinel && !o->save) {
+        return ERR(e, STATUS_INPUT, "--save-trigger-sentinel needs --save");
+    }
+    if (!o->load && (o->finetune || o->no_load_optim || is_set(o->ckpt_step))) {
+        return ERR(e, STATUS_INPUT, "%s needs --load",
+                   o->finetune        ? "--finetune"
+                   : o->no_load_optim ? "--no-load-optim"
+                                      : "--ckpt-step");
+    }
+    return STATUS_OK;
+}
+
+void train_opts_defaults(struct train_opts *o, const struct conf *c)
+{
+    if (o->train_backend != TRAIN_OPTS_FSDP) {
+        return;
+    }
+    if (!conf_is_set(c, "lr-decay-style")) {
+        o->lr_decay_style = LRSCHED_CONSTANT;
+    }
+    if (!conf_is_set(c, "weight-decay")) {
+        o->weight_decay = 0.0;
+    }
+    if (!conf_is_set(c, "adam-beta2")) {
+        o->adam_beta2 = 0.95;
+    }
+}
+
 int train_opts_validate(struct train_opts *o, struct err *e)
 {
     int rc = check_sources(o, e);
+    rc = rc ? rc : check_scripts(o, e);
     rc = rc ? rc : check_debug(o, e);
     rc = rc ? rc : derive_batch(o, e);
     rc = rc ? rc : check_packing(o, e);

@@ -170,6 +170,17 @@ struct train_opts {
     int recompute_method;      /* -1 unset, 0 uniform, 1 block */
     int64_t recompute_num_layers;
 
+    /* of Miles' scripts and pages */
+    int train_backend; /* enum train_opts_backend: whose defaults */
+    int true_on_policy_mode, recompute_logprobs_via_prefill, gradient_checkpointing;
+    double tis_threshold; /* another name of tis_clip */
+    int64_t debug_weight_sync, debug_rollout_print_every;
+    int debug_skip_weight_update, debug_disable_optimizer;
+    char *save_trigger_sentinel, *log_reward_category;
+    int finetune, no_load_optim;
+    int64_t ckpt_step;
+    int dry_run;
+
     /* ours */
     int no_weight_transposes;
     char *custom_config_path, *run_dir;
@@ -181,6 +192,7 @@ struct train_opts {
 };
 
 enum train_granularity { TRAIN_BY_GROUP, TRAIN_BY_SAMPLE };
+enum train_opts_backend { TRAIN_OPTS_MEGATRON, TRAIN_OPTS_FSDP };
 enum train_opd { TRAIN_OPD_HTTP, TRAIN_OPD_HERE }; /* order of --opd-type */
 enum train_opts_isa {
     TRAIN_OPTS_ISA_AUTO,
@@ -192,6 +204,9 @@ enum train_opts_isa {
 
 extern const struct conf_opt train_opts_table[];
 
+/* What --train-backend fsdp has other defaults for, where c was not given a value. Before
+ * train_opts_validate. */
+void train_opts_defaults(struct train_opts *o, const struct conf *c);
 /* Derives and refuses (STATUS_INPUT, or STATUS_UNSUPPORTED for what is well formed but not built).
  */
 int train_opts_validate(struct train_opts *o, struct err *e);

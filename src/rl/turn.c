@@ -299,6 +299,9 @@ static int turn_end_rollout(struct turn *t, struct sample **s, int n, struct err
     if (t->c->hub) {
         rollmetric_zero_std(t->row, s, n);
     }
+    if (t->c->hub && t->c->o->log_reward_category) {
+        rollmetric_category(t->row, t->c->o->log_reward_category, s, n);
+    }
     if (t->c->hub && t->c->o->log_passrate) {
         rollmetric_passrate(t->row, "passrate/", s, n, (int)t->c->o->n_samples_per_prompt);
     }
@@ -345,6 +348,10 @@ int turn_tick(struct turn *t, struct err *e)
         char *path = turn_path(t, t->c->o->save_debug_rollout_data);
         rc = dump_write(path, t->id, s, n, e);
         mem_free(path);
+    }
+    if (rc == STATUS_OK && t->eval < 0 && t->c->o->debug_rollout_print_every > 0 &&
+        t->id % t->c->o->debug_rollout_print_every == 0) {
+        dump_print(t->id, s, n);
     }
     t->whole = 1;
     return rc;

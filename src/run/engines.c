@@ -40,7 +40,7 @@ int engines_use(const struct place_opts *p, const struct train_opts *t)
     int own = p->backend == PLACE_MILES && !p->external;
     /* who is to sample with older weights while training goes on cannot read the trainer's memory
      */
-    int older = t->update_weights_interval != 1 || t->train_async;
+    int older = t->update_weights_interval != 1 || t->train_async || t->debug_skip_weight_update;
     return own && strcmp(t->device, "cpu") == 0 && !older ? WEIGHTS_SHARED : 0;
 }
 
@@ -139,7 +139,8 @@ static int engines_open_port(struct engines *g, struct err *e)
         .sync_s = p->sync_s,
         .check_s = p->check_s,
         .check_timeout_s = p->check_timeout_s,
-        .check_first_s = p->first_wait_s};
+        .check_first_s = p->first_wait_s,
+        .say_sync = g->o.train->debug_weight_sync > 0};
     return port_http_open(&po, &g->port, e);
 }
 

@@ -79,9 +79,6 @@ const struct conf_opt place_table[] = {
      NULL},
     {"rollout-start-timeout", CONF_FLOAT, "1800", SECONDS, "for an engine to come up", O(start_s),
      "engine loss", NULL},
-    {"use-fault-tolerance", CONF_SWITCH, NULL, NULL,
-     "start lost engines again: always done here, the flag is accepted for scripts that have it",
-     O(fault_tolerance), "engine loss", NULL},
 
     {"check-weight-update-equal", CONF_SWITCH, NULL, NULL,
      "before the first rollout engines forget their weights, take the trainer's, and compare",
@@ -99,21 +96,28 @@ const struct conf_opt place_table[] = {
 
 /* ---- rules ---- */
 
-static int place_refuse_in_process(const struct place_opts *p, struct err *e)
+/* What a script says of routers cannot change what the engine of this process samples. */
+static int place_in_process(const struct place_opts *p, struct err *e)
 {
-    const char *what = p->sglang.n        ? p->sglang.v[0]
-                       : p->router.n      ? p->router.v[0]
-                       : p->use_router    ? "--use-miles-router"
-                       : p->router_ip     ? "--sglang-router-ip"
-                       : p->router_policy ? "--sglang-router-policy"
-                                          : NULL;
-    if (!what) {
-        return STATUS_OK;
+    static const char why[] = "no effect here: samples are drawn in the trainer's process";
+
+    if (p->router_ip) {
+        return ERR(e, STATUS_UNSUPPORTED,
+                   "--sglang-router-ip is for engines in processes of their own: give "
+                   "--rollout-num-gpus and no --colocate, or --rollout-backend");
     }
-    return ERR(e, STATUS_UNSUPPORTED,
-               "%.100s is for engines in processes of their own: give --rollout-num-gpus and no "
-               "--colocate, or --rollout-backend",
-               what);
+    if (p->use_router) {
+        log_info(place, "--use-miles-router: %s", why);
+    }
+    if (p->router_policy) {
+        log_info(place, "--sglang-router-policy %s: %s", p->router_policy, why);
+    }
+    for (int64_t i = 0; i < p->router.n; i++) {
+        if (strncmp(p->router.v[i], "--", 2) == 0) {
+            log_info(place, "%s: %s", p->router.v[i], why);
+        }
+    }
+    return STATUS_OK;
 }
 
 static int place_count(struct place_opts *p, struct err *e)
@@ -231,7 +235,7 @@ int place_resolve(struct place_opts *p, const struct train_opts *t, struct err *
         return rc;
     }
     if (p->backend == PLACE_IN_PROCESS) {
-        return place_refuse_in_process(p, e);
+        return place_in_process(p, e);
     }
     rc = place_check_router(p, e);
     rc = rc ? rc : place_check_command(p, e);

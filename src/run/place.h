@@ -36,7 +36,7 @@ struct place_opts {
     int use_router;
     struct conf_strs router; /* flags for the router, as --router-... */
     double check_s, check_timeout_s, first_wait_s, start_s, sync_s;
-    int fault_tolerance, check_equal, policy;
+    int check_equal, policy;
     char *disk_dir, *log_dir;
     /* Made by place_resolve; zero before. */
     int nengines;
@@ -44,7 +44,8 @@ struct place_opts {
 };
 extern const struct conf_opt place_table[];
 
-/* Fills backend, nengines and engine_threads. */
+/* Fills backend, nengines and engine_threads. Where samples are drawn in this process, what is in
+ * `sglang` is left to the caller to judge. */
 int place_resolve(struct place_opts *p, const struct train_opts *t, struct err *e);
 
 /* Of a run, what engines are told beside the options. */

@@ -337,11 +337,7 @@ int ckpt_load(const char *dir, int64_t iteration, struct optim *o, int *with_opt
             rc = ckpt_read(path, o, ckpt_moments, 2, e);
             o->step = json_integer_value(json_object_get(j, "optimizer_step"));
         } else {
-            for (int i = 0; i < o->w->nparams; i++) {
-                device_zero(&o->m[i]);
-                device_zero(&o->v[i]);
-            }
-            o->step = 0;
+            optim_reset(o);
         }
     }
     if (rc == STATUS_OK) {

@@ -41,10 +41,22 @@ static const struct conf_opt table[] = {
     {"sglang-*", CONF_PASS, NULL, NULL, "for others", O(pass), "misc", "sglang_pass"},
     {0}};
 static const struct conf_known known[] = {
-    {"use-wandb", CONF_SWITCH, NULL},           {"actor-num-nodes", CONF_INT, "1"},
-    {"train-backend", CONF_CHOICE, "megatron"}, {"offload-rollout", CONF_BOOL, NULL},
-    {"ft-components", CONF_STRS, "rollout"},    {"router-*", CONF_STR, NULL},
-    {"sglang-config", CONF_STR, NULL},          {0}};
+    {"use-wandb", CONF_SWITCH, NULL, CONF_LATER, "it is planned", NULL},
+    {"actor-num-nodes", CONF_INT, "1", CONF_LATER, NULL, NULL},
+    {"train-backend", CONF_CHOICE, "megatron", CONF_LATER, NULL, NULL},
+    {"offload-rollout", CONF_BOOL, NULL, CONF_LATER, NULL, NULL},
+    {"ft-components", CONF_STRS, "rollout", CONF_LATER, NULL, NULL},
+    {"router-*", CONF_STR, NULL, CONF_LATER, NULL, NULL},
+    {"sglang-config", CONF_STR, NULL, CONF_LATER, NULL, NULL},
+    {"fp16", CONF_BOOL, "false", CONF_NEVER, "weights are bf16", NULL},
+    {"optimizer", CONF_STR, "adam", CONF_NEVER, "there is one", NULL},
+    {"tp", CONF_INT, "1", CONF_NOTED, "one rank", "[1,64]"},
+    {"qkv-format", CONF_CHOICE, "thd", CONF_NOTED, "packed", "thd|bshd"},
+    {"offload", CONF_SWITCH, NULL, CONF_NOTED, "one copy", NULL},
+    {"fsdp-cpu-offload", CONF_BOOL, "false", CONF_NOTED, "one copy", NULL},
+    {"levels", CONF_STRS, "a b", CONF_NOTED, "none", NULL},
+    {"moe-*", CONF_STRS, NULL, CONF_NOTED, "dense", NULL},
+    {0}};
 
 static struct opts o;
 static struct conf *c;
@@ -269,6 +281,48 @@ static void yaml_file(void **state)
     assert_int_equal(o.kind, 2);
 }
 
+/* Nested mappings are values with types of their own; blocks, folds and lists as YAML has them. */
+static void nested_yaml(void **state)
+{
+    (void)state;
+    assert_ok(parse_with_file("apply_chat_template_kwargs:\n"
+                              "  enable_thinking: false   # a comment\n"
+                              "  depth: 3\n"
+                              "  share: 2.5e-1\n"
+                              "  quoted: \"3\"\n"
+                              "  on: yes\n"
+                              "  none: ~\n"
+                              "  list:\n"
+                              "    - a\n"
+                              "    - {b: [1, 'x']}\n"
+                              "  text: |\n"
+                              "    two\n"
+                              "    lines\n"
+                              "rollout_stop:\n"
+                              "- \"\\n\"\n"
+                              "- 7\n"
+                              "lr: 1e-3\n",
+                              ""),
+              &e);
+    char *text = json_dumps(o.kwargs, JSON_SORT_KEYS | JSON_COMPACT);
+    assert_string_equal(text,
+                        "{\"depth\":3,\"enable_thinking\":false,\"list\":[\"a\",{\"b\":[1,\"x\"]}],"
+                        "\"none\":null,\"on\":true,\"quoted\":\"3\",\"share\":0.25,"
+                        "\"text\":\"two\\nlines\\n\"}");
+    free(text);
+    assert_int_equal(o.stop.n, 2);
+    assert_string_equal(o.stop.v[0], "\n");
+    assert_string_equal(o.stop.v[1], "7");
+    assert_true(o.lr == 1e-3);
+    assert_ok(parse_with_file("", "--lr 1"), &e);
+    assert_ok(parse_with_file("# nothing\n---\n", "--lr 1"), &e);
+    char deep[512] = "apply_chat_template_kwargs: ";
+    for (int i = 0; i < 100; i++) {
+        strcat(deep, "[");
+    }
+    assert_file_refused(deep, "nested too deeply");
+}
+
 static void assert_passed(const char *want)
 {
     char text[512] = "";
@@ -309,6 +363,58 @@ static void passed_on(void **state)
     assert_non_null(strstr(e.msg, "does not fit a flag"));
 }
 
+/* Accepted flags go nowhere, but must be well formed, and are told. */
+static void noted_flags(void **state)
+{
+    json_t *d;
+    (void)state;
+    assert_refused("--use-wandb", "not supported yet: it is planned");
+    assert_refused("--fp16", "--fp16 does not apply here: weights are bf16");
+    assert_ok(parse("--no-fp16 --optimizer adam"), &e);
+    assert_refused("--optimizer sgd", "--optimizer does not apply here: there is one");
+    assert_ok(parse("--tp 4 --qkv-format bshd --offload --fsdp-cpu-offload --levels x y "
+                    "--moe-permute-fusion --moe-router-topk 8 --lr 1"),
+              &e);
+    assert_true(o.lr == 1);
+    assert_string_equal(conf_noted(c, "tp"), "4");
+    assert_string_equal(conf_noted(c, "offload"), "true");
+    assert_string_equal(conf_noted(c, "levels"), "x y");
+    assert_string_equal(conf_noted(c, "moe-permute-fusion"), "");
+    assert_string_equal(conf_noted(c, "moe-router-topk"), "8");
+    assert_null(conf_noted(c, "use-wandb"));
+    d = conf_dump_noted(c);
+    assert_int_equal(json_object_size(d), 7);
+    json_decref(d);
+    assert_ok(parse("--tp 4 --tp 2 --levels a b --no-fsdp-cpu-offload"), &e);
+    assert_string_equal(conf_noted(c, "tp"), "2"); /* the last wins */
+    assert_null(conf_noted(c, "levels"));          /* at its default */
+    assert_null(conf_noted(c, "fsdp-cpu-offload"));
+    assert_refused("--tp 0", "--tp: 0 is outside [1,64]");
+    assert_refused("--tp two", "is not a whole number");
+    assert_refused("--tp --lr 1", "--tp needs a value");
+    assert_refused("--qkv-format sbhd", "is none of thd|bshd");
+    assert_refused("--offload=1", "is a switch and takes no value");
+    assert_ok(parse_with_file("tp: 8\noffload: true\nmoe_x: [1, 2]\n", ""), &e);
+    assert_string_equal(conf_noted(c, "tp"), "8");
+    assert_string_equal(conf_noted(c, "moe-x"), "1 2");
+    assert_file_refused("tp: 0\n", "tp: 0 is outside");
+    assert_file_refused("fp16: true\n", "does not apply here");
+    setenv("MILES_TP", "16", 1);
+    assert_ok(parse(""), &e);
+    assert_string_equal(conf_noted(c, "tp"), "16");
+    unsetenv("MILES_TP");
+}
+
+/* Beginnings of names are not completed, but named; so are the names next to a slip. */
+static void nearest_names(void **state)
+{
+    (void)state;
+    assert_refused("--rollout-stop-tok 1", "nearest known one is --rollout-stop-token-ids");
+    assert_refused("--rollout-st 1", "nearest known ones are --rollout-stop, "
+                                     "--rollout-stop-token-ids");
+    assert_refused("--qkv-fromat x", "nearest known one is --qkv-format");
+}
+
 static void json_file(void **state)
 {
     (void)state;
@@ -332,19 +438,27 @@ static void file_refusals(void **state)
     assert_file_refused("rollout_bach_size: 2\n", "nearest known one is --rollout-batch-size");
     assert_file_refused("lr: 2\n", "lr: 2 is outside (0,1]");
     assert_file_refused("{\"lr\": 2}", "lr: 2 is outside (0,1]");
-    assert_file_refused("lr: 1\nlr: 1\n", ":2: key lr is given twice");
-    assert_file_refused("a:\n  b: 1\n", ":2: nested keys");
-    assert_file_refused("- a\n", ":1: a list item without a key");
-    assert_file_refused("just text\n", ":1: not `key: value`");
-    assert_file_refused("save: 'open\n", ":1: this quoted string");
-    assert_file_refused("rollout_stop: [a, b\n", ":1: this list does not end");
+    assert_file_refused("lr: 1\nlr: 1\n", ":2:1: key lr is given twice");
+    assert_file_refused("lr: 1\n\nlearning: 1\n", ":3:1: learning");
+    assert_file_refused("lr:\n  b: 1\n", ":1:1: lr: this kind of value does not fit");
+    assert_file_refused("apply_chat_template_kwargs:\n  b: 1\n  b: 2\n", ":3:3: key b");
+    assert_file_refused("- a\n", ":1:1: not `key: value`");
+    assert_file_refused("just text\n", ":1:1: not `key: value`");
+    assert_file_refused("save: 'open\n", ":2:1: found unexpected end of stream");
+    assert_file_refused("rollout_stop: [a, b\n", ":2:1: did not find expected ',' or ']'");
+    assert_file_refused("lr: 1\n---\nlr: 1\n", ":2:1: a second document");
+    assert_file_refused("? [a]\n: 1\n", ":1:3: this key is not a plain name");
+    assert_file_refused("<<: 1\n", "merged mappings");
+    assert_file_refused("save: !!python/object x\n", ":1:7: tags are not supported");
+    assert_file_refused("save: *x\n", ":1:7: anchors are not supported");
+    assert_file_refused("lr: 1\n\tsave: x\n", ":2:");
     assert_file_refused("{\"lr\": }", ":1:");
     assert_file_refused("{\"lr\": 0.1, \"lr\": 0.2}", "duplicate");
     assert_file_refused("rollout_batch_size: [1, 2]\n", "takes one value, not a list");
     assert_file_refused("colocate: null\n", "null is not true or false");
     assert_file_refused("colocate: maybe\n", "is not true or false");
     assert_file_refused("use_wandb: true\n", "use_wandb is known, not supported yet");
-    assert_file_refused("save: &anchor\n", "not supported");
+    assert_file_refused("save: &anchor x\n", "anchors are not supported");
     assert_file_refused("custom_config_path: x\n", "cannot name another");
     assert_refused("--custom-config-path base64:ey*", "is not base64");
 }
@@ -438,13 +552,15 @@ static int cleanup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults),    cmocka_unit_test(flags),
-        cmocka_unit_test(last_wins),   cmocka_unit_test(refusals),
-        cmocka_unit_test(passed_on),   cmocka_unit_test(known_flags),
-        cmocka_unit_test(environment), cmocka_unit_test(yaml_file),
-        cmocka_unit_test(json_file),   cmocka_unit_test(file_refusals),
-        cmocka_unit_test(dumps),       cmocka_unit_test(help_and_reference),
-        cmocka_unit_test(positionals), cmocka_unit_test(templates),
+        cmocka_unit_test(defaults),           cmocka_unit_test(flags),
+        cmocka_unit_test(last_wins),          cmocka_unit_test(refusals),
+        cmocka_unit_test(passed_on),          cmocka_unit_test(known_flags),
+        cmocka_unit_test(noted_flags),        cmocka_unit_test(nearest_names),
+        cmocka_unit_test(environment),        cmocka_unit_test(yaml_file),
+        cmocka_unit_test(nested_yaml),        cmocka_unit_test(json_file),
+        cmocka_unit_test(file_refusals),      cmocka_unit_test(dumps),
+        cmocka_unit_test(help_and_reference), cmocka_unit_test(positionals),
+        cmocka_unit_test(templates),
     };
     close(mkstemp(file_path));
     return cmocka_run_group_tests(tests, NULL, cleanup);
