@@ -1,0 +1,20 @@
+# shellcheck shell=bash
+# The shape of Qwen3-1.7B, as config.json has it: the program holds one against the other.
+# shellcheck disable=SC2034 # the recipe takes it
+MODEL_ARGS=(
+    --swiglu
+    --num-layers 28
+    --hidden-size 2048
+    --ffn-hidden-size 6144
+    --num-attention-heads 16
+    --group-query-attention
+    --num-query-groups 8
+    --kv-channels 128
+    --use-rotary-position-embeddings
+    --disable-bias-linear
+    --qk-layernorm
+    --normalization RMSNorm
+    --norm-epsilon 1e-6
+    --rotary-base 1000000
+    --vocab-size 151936
+)
