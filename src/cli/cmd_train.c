@@ -719,6 +719,7 @@ static int train_open_ports(struct train *t, struct err *e)
                           t->rollout && !t->remote ? &t->engine : NULL,
                           t->o.debug_rollout_only ? NULL : &t->trainer, e);
     t->ports.teacher = t->teacher;
+    stopwatch_init(&t->ports.stops, t->enc.tok);
     if (rc == STATUS_OK && t->o.keep_old_actor) {
         rc = copies_open(&t->ports.copies, COPIES_MAX, e);
     }

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/status.h"
+#include "model/jtext.h"
 
 int64_t genwire_seed(uint64_t seed, uint32_t stream, uint64_t sample)
 {
@@ -52,6 +53,13 @@ void genwire_request(struct buf *b, const struct genwire_ask *q)
     if (g->nstop) {
         buf_str(b, ",\"stop_token_ids\":");
         genwire_ids(b, g->stop, g->nstop);
+    }
+    if (g->ntexts) {
+        for (int i = 0; i < g->ntexts; i++) {
+            buf_str(b, i ? "," : ",\"stop\":[");
+            jtext_string(b, g->texts[i], strlen(g->texts[i]));
+        }
+        buf_str(b, "],\"no_stop_trim\":true");
     }
     if (q->miles) {
         buf_printf(b,

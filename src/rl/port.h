@@ -25,6 +25,9 @@ struct port_group {
     int ignore_eos; /* 1: no token ends a response, as in SGLang */
     int nstop;
     int32_t stop[16];
+    const char *const *texts; /* stop strings, which stay in the response; borrowed until the last
+                                 sample was polled */
+    int ntexts;
     uint64_t seed;
     uint32_t stream; /* RNG_TRAIN or RNG_EVAL */
     int64_t sample;  /* number of its first sample */

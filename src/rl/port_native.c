@@ -14,6 +14,7 @@ static int native_submit(void *self, const struct port_group *g, struct err *e)
 {
     struct port_native *p = self;
     struct engine_group q;
+    int rc;
 
     if (!p->engine) {
         return ERR(e, STATUS_INPUT, "the engine's memory is released");
@@ -35,7 +36,8 @@ static int native_submit(void *self, const struct port_group *g, struct err *e)
     q.key.sample = (uint64_t)g->sample;
     q.key.position = (uint32_t)g->position;
     q.forget = 1;
-    return engine_submit(p->engine, &q, e);
+    rc = engine_submit(p->engine, &q, e);
+    return rc == STATUS_OK ? stopwatch_add(&p->stops, g, e) : rc;
 }
 
 static int native_poll(void *self, struct port_answer *a, struct err *e)
@@ -46,12 +48,17 @@ static int native_poll(void *self, struct port_answer *a, struct err *e)
 
     if (!engine_take(p->engine, &r)) {
         rc = engine_step(p->engine, e);
+        rc = rc == STATUS_OK ? stopwatch_look(&p->stops, p->engine, e) : rc;
         if (rc != STATUS_OK) {
             return rc;
         }
         if (!engine_take(p->engine, &r)) {
             return STATUS_AGAIN;
         }
+    }
+    rc = stopwatch_taken(&p->stops, &r, e);
+    if (rc != STATUS_OK) {
+        return rc;
     }
     a->group = r.group;
     a->sample = r.sample;
@@ -240,6 +247,7 @@ int port_native_open(struct port_native *p, struct weights *w, struct weights *r
 
 void port_native_close(struct port_native *p)
 {
+    stopwatch_fini(&p->stops);
     engine_close(p->engine);
     trainer_close(p->trainer);
     p->engine = NULL;

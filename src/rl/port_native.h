@@ -5,6 +5,7 @@
 #include "engine/engine.h"
 #include "rl/copies.h"
 #include "rl/port.h"
+#include "rl/stopwatch.h"
 #include "train/trainer.h"
 
 struct err;
@@ -22,7 +23,8 @@ struct port_native {
     struct trainer_port train;
     int max_tokens;
     float temperature;
-    struct copies copies; /* owned; the owner opens it for --keep-old-actor */
+    struct stopwatch stops; /* owned; the owner sets its tokenizer, where there are stop strings */
+    struct copies copies;   /* owned; the owner opens it for --keep-old-actor */
 };
 
 /* eo or to NULL leaves that side out. */

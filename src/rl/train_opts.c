@@ -15,10 +15,11 @@
 #include "text/chatmask.h"
 #include "train/opd.h"
 
-#define O(f)     offsetof(struct train_opts, f)
-#define COUNT    "[1,1000000000]"
-#define TOKENS   "[1,16777216]"
-#define TIS_CLIP "2.0"
+#define O(f)                 offsetof(struct train_opts, f)
+#define COUNT                "[1,1000000000]"
+#define TOKENS               "[1,16777216]"
+#define TIS_CLIP             "2.0"
+#define TRAIN_OPTS_MAX_STOPS 64 /* as many as servers take */
 
 const struct conf_opt train_opts_table[] = {
     {"hf-checkpoint", CONF_STR, NULL, NULL, "model: a Hugging Face folder or a GGUF file",
@@ -121,8 +122,8 @@ const struct conf_opt train_opts_table[] = {
      "longer prompts are dropped at load and counted", O(rollout_max_prompt_len), "rollout", NULL},
     {"rollout-max-context-len", CONF_INT, NULL, TOKENS, "prompt and response together",
      O(rollout_max_context_len), "rollout", NULL},
-    {"rollout-stop", CONF_STRS, NULL, NULL, "texts that end a response", O(rollout_stop), "rollout",
-     NULL},
+    {"rollout-stop", CONF_STRS, NULL, NULL, "texts that end a response, and stay in it",
+     O(rollout_stop), "rollout", NULL},
     {"rollout-stop-token-ids", CONF_INTS, NULL, "[0,16777216]", "tokens that end a response",
      O(rollout_stop_token_ids), "rollout", NULL},
     {"rollout-ignore-eos", CONF_SWITCH, NULL, NULL, "sample on past end tokens, for measurements",
@@ -668,10 +669,11 @@ static int check_async(const struct train_opts *o, struct err *e)
                    "miles train-async and --colocate exclude each other: one samples while the "
                    "other trains");
     }
-    if (o->advantage_estimator == ADV_PPO && !o->use_rollout_logprobs && !o->use_tis) {
+    if (o->advantage_estimator == ADV_PPO && !o->use_rollout_logprobs && !o->use_tis &&
+        !o->keep_old_actor) {
         return ERR(e, STATUS_INPUT,
-                   "miles train-async with --advantage-estimator ppo needs --use-rollout-logprobs "
-                   "or --use-tis: samples are of older weights");
+                   "miles train-async with --advantage-estimator ppo needs --use-rollout-logprobs, "
+                   "--use-tis or --keep-old-actor: samples are of older weights");
     }
     return 0;
 }
@@ -933,9 +935,14 @@ static int check_debug(const struct train_opts *o, struct err *e)
         return ERR(e, STATUS_INPUT,
                    "--debug-rollout-only and --load-debug-rollout-data exclude each other");
     }
-    if (o->rollout_stop.n > 0) {
-        return ERR(e, STATUS_UNSUPPORTED,
-                   "--rollout-stop is not supported yet: give --rollout-stop-token-ids");
+    if (o->rollout_stop.n > TRAIN_OPTS_MAX_STOPS) {
+        return ERR(e, STATUS_INPUT, "--rollout-stop: %lld texts, at most %d are taken",
+                   (long long)o->rollout_stop.n, TRAIN_OPTS_MAX_STOPS);
+    }
+    for (int64_t i = 0; i < o->rollout_stop.n; i++) {
+        if (!o->rollout_stop.v[i][0] || strlen(o->rollout_stop.v[i]) > 4096) {
+            return ERR(e, STATUS_INPUT, "--rollout-stop: each must be a text of 1 to 4096 bytes");
+        }
     }
     return STATUS_OK;
 }

@@ -64,6 +64,8 @@ static void turn_cfg(struct turn *t, struct rollout_cfg *r)
     for (int64_t i = 0; !eval && i < o->rollout_stop_token_ids.n && i < 16; i++) {
         b->proto.stop[b->proto.nstop++] = (int32_t)o->rollout_stop_token_ids.v[i];
     }
+    b->proto.texts = (const char *const *)o->rollout_stop.v;
+    b->proto.ntexts = (int)o->rollout_stop.n;
     if (eval) {
         memcpy(b->proto.stop, eval->stop, sizeof eval->stop);
         b->proto.nstop = eval->nstop;

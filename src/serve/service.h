@@ -19,7 +19,7 @@
 
 #include "base/status.h"
 #include "engine/engine.h"
-#include "serve/stoptext.h"
+#include "text/stoptext.h"
 
 struct service;
 struct tokenizer;

@@ -151,7 +151,9 @@ attack "no model" 2 "--hf-checkpoint" "$MILES" train --prompt-data x
 attack "no reward" 2 "--custom-rm-path" "${TRAIN[@]}"
 attack "flags that exclude each other" 2 "exclude" "${SCORED[@]}" --debug-rollout-only \
     --load-debug-rollout-data "$WORK/x.jsonl"
-attack "flag that does nothing yet" 1 "not supported yet" "${SCORED[@]}" --rollout-stop stop
+attack "flag that does nothing yet" 1 "not supported yet" "${SCORED[@]}" --lora-rank 8
+attack "flag that has no place here" 1 "does not apply here" "${SCORED[@]}" --optimizer sgd
+attack "empty stop text" 2 "1 to 4096 bytes" "${SCORED[@]}" --rollout-stop ""
 attack "too many leaves" 2 "--numeric-leaves" "${SCORED[@]}" --numeric-leaves 16
 attack "response beyond the context" 2 "context" "${SCORED[@]}" --rollout-max-response-len 5000
 attack "batch that does not divide" 2 "--global-batch-size" "${SCORED[@]}" --global-batch-size 3

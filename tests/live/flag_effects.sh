@@ -127,6 +127,38 @@ rows = [r for r in rows if "rollout/raw_reward" in r]
 shares = [r.get("rollout/error_cat/high", 0) + r.get("rollout/error_cat/low", 0) for r in rows]
 print(len(rows), all(abs(s - 1) < 1e-9 for s in shares))' "$WORK/named/metrics.jsonl")" = "3 True" ]
 
+# ---- stop strings: what is sampled is the beginning of what is sampled without
+
+DUMP=(--save-debug-rollout-data "$WORK/{rollout_id}-NAME.jsonl" --num-rollout 1 --rollout-max-response-len 24)
+ok plain "${DUMP[@]//NAME/plain}"
+ok stopped "${DUMP[@]//NAME/stopped}" --rollout-stop a "<|endoftext|>" "e r"
+ok served "${DUMP[@]//NAME/served}" --rollout-stop a "<|endoftext|>" "e r" --rollout-num-gpus 2
+stops() {
+    python3 - "$WORK" "$1" <<'PY'
+import json, sys
+
+def rows(name):
+    lines = list(open(f"{sys.argv[1]}/0-{name}.jsonl"))[1:]
+    return [json.loads(line) for line in lines]
+
+ended = 0
+for whole, cut in zip(rows("plain"), rows(sys.argv[2])):
+    n = cut["response_length"]
+    assert whole["tokens"][: len(cut["tokens"])] == cut["tokens"], "other tokens"
+    found = [s for s in ("a", "<|endoftext|>", "e r") if s in cut["response"]]
+    assert bool(found) == (len(cut["tokens"]) < len(whole["tokens"]) or bool(found))
+    if len(cut["tokens"]) < len(whole["tokens"]):
+        ended += 1
+        assert found and cut["status"] == "completed", cut
+    elif not found:
+        assert cut["status"] == whole["status"]
+assert ended > 3, ended
+PY
+}
+holds "--rollout-stop" stops stopped
+holds "--rollout-stop of a server" stops served
+holds "--rollout-stop is the same everywhere" same stopped served
+
 # ---- engines of their own
 
 ENGINE=(--rollout-num-gpus 1 --save-debug-rollout-data "$WORK/dump-{rollout_id}.jsonl")

@@ -108,9 +108,10 @@ def fill(word):
 
 def check_rule(row):
     flags = [fill(w) for w in row["flags"].split()]
+    command = "train" if not flags or flags[0].startswith("--") else flags.pop(0)
     reward = [] if "--custom-rm-path" in flags else REWARD
     # the last one wins, so a rule may give another size
-    code, said = run("train", "--dry-run", *BASE, *reward, "--n-samples-per-prompt", "2", *flags)
+    code, said = run(command, "--dry-run", *BASE, *reward, "--n-samples-per-prompt", "2", *flags)
     where = f"{row['combination']} ({row['flags']})"
     if row["here"] == "refused":
         if code == 0:

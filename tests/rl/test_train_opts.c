@@ -119,7 +119,7 @@ static void rollout_rules(void **state)
     train_async = 1;
     assert_ok(run(BASE), &e);
     refused(BASE "--colocate", STATUS_INPUT, "train-async and --colocate exclude each other");
-    refused(BASE "--advantage-estimator ppo", STATUS_INPUT, "--use-rollout-logprobs or --use-tis");
+    refused(BASE "--advantage-estimator ppo", STATUS_INPUT, "--use-tis or --keep-old-actor");
     assert_ok(run(BASE "--advantage-estimator ppo --use-tis"), &e);
     train_async = 0;
 }

@@ -2,7 +2,7 @@
  * whatever the pieces are. */
 #include "serve/servekit.h"
 
-#include "serve/stoptext.h"
+#include "text/stoptext.h"
 
 static const struct {
     const char *text;

@@ -1,6 +1,6 @@
 /* Owns where a response's text ends. Text is searched only from where a stop string could begin
  * that was not complete before. */
-#include "serve/stoptext.h"
+#include "text/stoptext.h"
 
 #include <string.h>
 

@@ -5,8 +5,8 @@
  *     if (stoptext_push(&t, ids, n, 0, &e) == STATUS_END) ...    t.matched ends it
  *     show t.text.data up to t.shown;
  *     stoptext_fini(&t); */
-#ifndef SERVE_STOPTEXT_H
-#define SERVE_STOPTEXT_H
+#ifndef TEXT_STOPTEXT_H
+#define TEXT_STOPTEXT_H
 
 #include "base/buf.h"
 #include "text/tokstream.h"
