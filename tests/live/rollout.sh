@@ -6,16 +6,17 @@
 # (c) stopped after each step and resumed from its checkpoint with the groups that were unfinished,
 # (d) with functions of the user's in Python. The weights of (a), (b) and (c) are the same bits, though
 # the engines were fast and slow; so are the figures of each step but those of time. Then the same
-# without --partial-rollout, where what is unfinished is thrown away.
+# without --partial-rollout, where what is unfinished is thrown away, and (e) with `miles train-async`:
+# one step ahead in one process, with an engine that samples while the trainer trains, and resumed.
 #
-# STEPS: default 4. PARTS: "layout engines resume functions discard", all by default.
+# STEPS: default 4. PARTS: "layout engines resume functions discard ahead", all by default.
 # Ends with one line of figures.
 
 # shellcheck source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 STEPS=${STEPS:-4}
-PARTS=" ${PARTS:-layout engines resume functions discard} "
+PARTS=" ${PARTS:-layout engines resume functions discard ahead} "
 
 lib_binary
 lib_python
@@ -88,6 +89,17 @@ print(hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:16]
 PY
 }
 
+# train RUN_DIR ARGS...: as lib_train, by the command in $COMMAND.
+COMMAND=train
+train() {
+    local dir=$1
+    shift
+    if ! "$MILES" "$COMMAND" --run-dir "$dir" "$@" >"$dir.log" 2>&1; then
+        tail -n 30 "$dir.log" >&2
+        lib_die "miles $COMMAND failed: $*"
+    fi
+}
+
 # take NAME KIND DIR...: remembers the weights and figures of a whole run.
 take() {
     local name=$1 kind=$2 sha
@@ -102,7 +114,7 @@ take() {
 run() {
     local name=$1 kind=$2
     shift 2
-    lib_train "$WORK/$name" "${ARGS[@]}" --save "$WORK/$name-ckpt" --save-hf "$WORK/$name-hf" "$@"
+    train "$WORK/$name" "${ARGS[@]}" --save "$WORK/$name-ckpt" --save-hf "$WORK/$name-hf" "$@"
     take "$name" "$kind" "$WORK/$name"
 }
 
@@ -122,16 +134,30 @@ engines_runs() {
     run engines partial "${FILTER[@]}" "${PARTIAL[@]}" --rollout-num-gpus 2 --sglang-max-running-requests 5
 }
 
+# resumed KIND K ARGS...: stops after step K and goes on from the checkpoint.
+resumed() {
+    local kind=$1 k=$2 name=$1-stopped-$2
+    shift 2
+    train "$WORK/$name" "${ARGS[@]}" "${FILTER[@]}" "${PARTIAL[@]}" --save "$WORK/$name-ckpt" \
+        --save-interval 1 --debug-exit-after-rollout "$k"
+    train "$WORK/$name-rest" "${ARGS[@]}" "${FILTER[@]}" "${PARTIAL[@]}" --load "$WORK/$name-ckpt" \
+        --save "$WORK/$name-ckpt" --save-hf "$WORK/$name-hf" "$@"
+    take "$name" "$kind" "$WORK/$name" "$WORK/$name-rest"
+}
+
 resume_runs() {
-    local k name
+    local k
     for k in $(seq $((STEPS - 1))); do
-        name=stopped-$k
-        lib_train "$WORK/$name" "${ARGS[@]}" "${FILTER[@]}" "${PARTIAL[@]}" --save "$WORK/$name-ckpt" \
-            --save-interval 1 --debug-exit-after-rollout "$k"
-        lib_train "$WORK/$name-rest" "${ARGS[@]}" "${FILTER[@]}" "${PARTIAL[@]}" --load "$WORK/$name-ckpt" \
-            --save "$WORK/$name-ckpt" --save-hf "$WORK/$name-hf" --sglang-max-running-requests "$k"
-        take "$name" partial "$WORK/$name" "$WORK/$name-rest"
+        resumed partial "$k" --sglang-max-running-requests "$k"
     done
+}
+
+ahead_runs() {
+    COMMAND=train-async
+    run ahead ahead "${FILTER[@]}" "${PARTIAL[@]}"
+    run ahead-engine ahead "${FILTER[@]}" "${PARTIAL[@]}" --rollout-num-gpus 1
+    resumed ahead 2 --rollout-num-gpus 1
+    COMMAND=train
 }
 
 functions_runs() {
@@ -151,15 +177,15 @@ discard_runs() {
 }
 
 kinds=
-for part in layout engines resume functions discard; do
+for part in layout engines resume functions discard ahead; do
     case $PARTS in
     *" $part "*)
         "${part}_runs"
-        case $part in functions) kinds+=" mine" ;; discard) kinds+=" discard" ;; *) kinds+=" partial" ;; esac
+        case $part in functions) kinds+=" mine" ;; discard | ahead) kinds+=" $part" ;; *) kinds+=" partial" ;; esac
         ;;
     esac
 done
-[ $runs -gt 0 ] || lib_die "PARTS: layout, engines, resume, functions, discard"
+[ $runs -gt 0 ] || lib_die "PARTS: layout, engines, resume, functions, discard, ahead"
 
 distinct=0
 for kind in $kinds; do
