@@ -4,16 +4,125 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/mem.h"
 #include "base/status.h"
 
 #define FSIO_BUF ((size_t)1 << 20)
+
+/* Calls until the first that fails, and the one behind the last; both count down. */
+static atomic_llong fsio_first[FSIO_NOPS], fsio_last[FSIO_NOPS];
+static atomic_int fsio_faulty;
+
+void fsio_fail_at(enum fsio_op op, int64_t k, int64_t times)
+{
+    atomic_store(&fsio_first[op], k);
+    atomic_store(&fsio_last[op], k ? k + times : 0);
+    atomic_store(&fsio_faulty, 1);
+}
+
+int fsio_may_fail(void)
+{
+    return atomic_load(&fsio_faulty);
+}
+
+int fsio_fails(enum fsio_op op)
+{
+    long long last;
+
+    if (!atomic_load(&fsio_faulty) || atomic_load(&fsio_last[op]) <= 0) {
+        return 0;
+    }
+    last = atomic_fetch_sub(&fsio_last[op], 1) - 1;
+    if (atomic_fetch_sub(&fsio_first[op], 1) - 1 > 0 || last <= 0) {
+        return 0;
+    }
+    errno = op == FSIO_WRITE ? ENOSPC : EIO;
+    return 1;
+}
+
+int fsio_fail_parse(const char *text, struct err *e)
+{
+    static const char *const names[FSIO_NOPS] = {"write", "sync", "rename"};
+    const char *colon = strchr(text, ':');
+    long long k = 0, times = 1;
+    int used = 0;
+
+    for (int op = 0; colon && op < FSIO_NOPS; op++) {
+        if (strncmp(text, names[op], (size_t)(colon - text)) != 0 || names[op][colon - text] != 0) {
+            continue;
+        }
+        if ((sscanf(colon, ":%lld%n", &k, &used) == 1 && !colon[used]) ||
+            (sscanf(colon, ":%lld:%lld%n", &k, &times, &used) == 2 && !colon[used])) {
+            fsio_fail_at((enum fsio_op)op, k, times);
+            return STATUS_OK;
+        }
+    }
+    return ERR(e, STATUS_INPUT, "%s is not write:K, sync:K or rename:K, with :TIMES behind it",
+               text);
+}
+
+long fsio_sys_write(int fd, const void *p, size_t n)
+{
+    return fsio_fails(FSIO_WRITE) ? -1 : write(fd, p, n);
+}
+
+long fsio_sys_pwrite(int fd, const void *p, size_t n, int64_t at)
+{
+    return fsio_fails(FSIO_WRITE) ? -1 : pwrite(fd, p, n, at);
+}
+
+int fsio_sys_sync(int fd)
+{
+    return fsio_fails(FSIO_SYNC) ? -1 : fsync(fd);
+}
+
+int fsio_sys_rename(const char *from, const char *to)
+{
+    return fsio_fails(FSIO_RENAME) ? -1 : rename(from, to);
+}
+
+int64_t fsio_room(const char *path)
+{
+    struct statvfs st;
+    return statvfs(path, &st) == 0 ? (int64_t)st.f_bavail * (int64_t)st.f_frsize : -1;
+}
+
+int fsio_is_remote(const char *path)
+{
+    static const uint32_t magic[] = {
+        0x6969,     /* NFS */
+        0xff534d42, /* CIFS */
+        0xfe534d42, /* SMB2 */
+        0x517b,     /* SMB */
+        0x65735546, /* FUSE: sshfs, gcsfuse, s3fs and others */
+        0x0bd00bd0, /* Lustre */
+        0x47504653, /* GPFS */
+        0x19830326, /* BeeGFS */
+        0x00c36400, /* Ceph */
+        0x5346414f, /* AFS */
+        0x01021997, /* 9P */
+        0x7461636f, /* OCFS2 */
+        0x01161970, /* GFS2 */
+        0x73757245, /* Coda */
+    };
+    struct statfs st;
+
+    for (size_t i = 0; statfs(path, &st) == 0 && i < sizeof magic / sizeof magic[0]; i++) {
+        if ((uint32_t)st.f_type == magic[i]) {
+            return 1;
+        }
+    }
+    return 0;
+}
 
 static int fsio_fail(struct err *e, const char *what, const char *path)
 {
@@ -153,7 +262,7 @@ int fsio_sync_dir(const char *path, struct err *e)
     if (fd < 0) {
         return fsio_fail(e, "open folder", path);
     }
-    if (fsync(fd) != 0 && errno != EINVAL) {
+    if (fsio_sys_sync(fd) != 0 && errno != EINVAL) {
         rc = fsio_fail(e, "sync folder", path);
     }
     close(fd);
@@ -195,7 +304,7 @@ int fsio_out_open(struct fsio_out *o, const char *path, struct err *e)
 static int fsio_put(struct fsio_out *o, const char *p, size_t n, struct err *e)
 {
     while (n) {
-        ssize_t k = write(o->fd, p, n);
+        ssize_t k = fsio_sys_write(o->fd, p, n);
         if (k < 0 && errno == EINTR) {
             continue;
         }
@@ -238,13 +347,13 @@ static void fsio_out_free(struct fsio_out *o)
 int fsio_out_commit(struct fsio_out *o, struct err *e)
 {
     int rc = fsio_put(o, o->buf, o->used, e);
-    if (rc == STATUS_OK && fsync(o->fd) != 0) {
+    if (rc == STATUS_OK && fsio_sys_sync(o->fd) != 0) {
         rc = fsio_fail(e, "sync", o->tmp);
     }
     if (close(o->fd) != 0 && rc == STATUS_OK) {
         rc = fsio_fail(e, "close", o->tmp);
     }
-    if (rc == STATUS_OK && rename(o->tmp, o->path) != 0) {
+    if (rc == STATUS_OK && fsio_sys_rename(o->tmp, o->path) != 0) {
         rc = fsio_fail(e, "rename to", o->path);
     }
     if (rc == STATUS_OK) {
@@ -307,7 +416,7 @@ int fsio_mkdirs(const char *path, struct err *e)
 
 int fsio_rename_dir(const char *from, const char *to, struct err *e)
 {
-    if (rename(from, to) != 0) {
+    if (fsio_sys_rename(from, to) != 0) {
         return ERR(e, STATUS_IO, "cannot rename %s to %s: %s", from, to, strerror(errno));
     }
     return fsio_sync_parent(to, e);
@@ -319,7 +428,7 @@ int fsio_replace_dir(const char *from, const char *to, struct err *e)
     if (!fsio_is_dir(to)) {
         return fsio_rename_dir(from, to, e);
     }
-    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) != 0) {
+    if (fsio_fails(FSIO_RENAME) || renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) != 0) {
         return ERR(e, STATUS_IO, "cannot put %s in the place of %s: %s", from, to, strerror(errno));
     }
     rc = fsio_sync_parent(to, e);

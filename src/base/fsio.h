@@ -43,6 +43,27 @@ int fsio_remove_tree(const char *path, struct err *e); /* a missing path is fine
 int fsio_sync_dir(const char *path, struct err *e);
 int fsio_is_dir(const char *path);
 int fsio_is_file(const char *path);
+/* Bytes that this user may still write where path is; -1 when the system does not say. */
+int64_t fsio_room(const char *path);
+/* 1: the file system is behind a network, or behind a program of its own. */
+int fsio_is_remote(const char *path);
+
+/* Like the system's calls, and all that this file's functions write with: a test may have one of
+ * them fail. */
+enum fsio_op { FSIO_WRITE, FSIO_SYNC, FSIO_RENAME, FSIO_NOPS };
+long fsio_sys_write(int fd, const void *p, size_t n);
+long fsio_sys_pwrite(int fd, const void *p, size_t n, int64_t at);
+int fsio_sys_sync(int fd);
+int fsio_sys_rename(const char *from, const char *to);
+/* The k-th such call from now on fails, and the `times` - 1 behind it: a full disk for writes, an
+ * error of the device for the others. k 0: none. Process-wide. */
+void fsio_fail_at(enum fsio_op op, int64_t k, int64_t times);
+/* Counts a call that somebody else makes; 1: it is to fail, errno says how. */
+int fsio_fails(enum fsio_op op);
+int fsio_may_fail(void); /* 1: fsio_fail_at was called */
+/* "write:K", "sync:K:TIMES", "rename:K": for fsio_fail_at. STATUS_INPUT for other texts. */
+int fsio_fail_parse(const char *text, struct err *e);
+
 /* "a" + "b" -> "a/b"; free with mem_free. */
 char *fsio_join(const char *a, const char *b);
 

@@ -1,11 +1,16 @@
 /* Owns the operating system's side of struct world. */
 #include "base/world.h"
 
+#include <math.h>
 #include <signal.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static volatile sig_atomic_t world_stop;
+
+static volatile sig_atomic_t world_seconds;
+static const char *volatile world_text;
 
 static void world_signal(int sig)
 {
@@ -14,6 +19,30 @@ static void world_signal(int sig)
         raise(sig);
     }
     world_stop = 1;
+    if (world_seconds) {
+        alarm((unsigned)world_seconds);
+    }
+}
+
+static void world_late(int sig)
+{
+    const char *text = world_text;
+    (void)sig;
+    if (text && write(STDERR_FILENO, text, strlen(text)) < 0) {
+        _exit(1);
+    }
+    _exit(1);
+}
+
+void world_stop_within(double seconds, const char *text)
+{
+    struct sigaction a;
+
+    memset(&a, 0, sizeof a);
+    a.sa_handler = world_late;
+    sigaction(SIGALRM, &a, NULL);
+    world_text = text;
+    world_seconds = seconds > 0 ? (int)ceil(seconds) : 0;
 }
 
 static double world_now(void *self)

@@ -12,5 +12,8 @@ struct world {
 /* The operating system. Installs handlers for SIGINT and SIGTERM on the first call; a second signal
  * ends the process at once. */
 const struct world *world_system(void);
+/* From the first such signal on the process has so many seconds to end by itself; then it is ended,
+ * with exit code 1 and `text` on stderr. 0: it may take its time. text is borrowed. */
+void world_stop_within(double seconds, const char *text);
 
 #endif

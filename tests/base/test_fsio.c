@@ -286,12 +286,41 @@ static void removal(void **state)
     assert_int_equal(fsio_remove_tree("/proc/self/status", &e), STATUS_IO);
 }
 
+/* The k-th call fails, as often as it is told to, and what was there stays. */
+static void chosen_failures(void **state)
+{
+    static const char *const texts[] = {"write:1", "sync:1", "sync:2", "rename:1:2"};
+    (void)state;
+    put(at("chosen"), "old");
+    for (int i = 0; i < 4; i++) {
+        assert_ok(fsio_fail_parse(texts[i], &e), &e);
+        assert_true(fsio_may_fail());
+        assert_int_equal(fsio_write_atomic(at("chosen"), "new", 3, &e), STATUS_IO);
+        assert_non_null(strstr(e.msg, i == 2 ? "sync folder" : at("chosen")));
+        if (i == 2) {
+            put(at("chosen"), "old"); /* the folder's sync came behind the rename */
+        }
+        expect_text(at("chosen"), "old");
+        assert_int_not_equal(access(at("chosen.tmp"), F_OK), 0);
+        assert_int_equal(fsio_write_atomic(at("chosen"), "new", 3, &e),
+                         i == 3 ? STATUS_IO : STATUS_OK);
+        put(at("chosen"), "old");
+    }
+    assert_int_equal(fsio_fail_parse("write", &e), STATUS_INPUT);
+    assert_int_equal(fsio_fail_parse("writ:1", &e), STATUS_INPUT);
+    assert_int_equal(fsio_fail_parse("write:x", &e), STATUS_INPUT);
+    assert_int_equal(fsio_fail_parse("write:1:2:3", &e), STATUS_INPUT);
+    assert_true(fsio_room(at("chosen")) > 0);
+    assert_true(fsio_room(at("missing")) < 0);
+    assert_int_equal(fsio_is_remote("/proc/self"), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads),     cmocka_unit_test(writes),   cmocka_unit_test(pieces),
-        cmocka_unit_test(full_disk), cmocka_unit_test(no_space), cmocka_unit_test(folders),
-        cmocka_unit_test(removal),
+        cmocka_unit_test(reads),     cmocka_unit_test(writes),          cmocka_unit_test(pieces),
+        cmocka_unit_test(full_disk), cmocka_unit_test(no_space),        cmocka_unit_test(folders),
+        cmocka_unit_test(removal),   cmocka_unit_test(chosen_failures),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
