@@ -214,6 +214,10 @@ struct device_ops {
     void (*pack)(struct device *d, const struct tensor *w16, struct wview *view);
     /* Rows [row0, row0 + w16->rows) of a packed weight. NULL without DEVICE_SPLIT_STATE. */
     void (*unpack)(struct device *d, const struct wview *view, int64_t row0, struct tensor *w16);
+    /* n rows as f32 (n, k), by the calling thread alone: it may run beside any reader of the
+     * weights, in whichever threads. NULL: the device cannot. */
+    void (*unpack_alone)(const struct device *d, const struct wview *view, int64_t row0, int64_t n,
+                         float *x);
 };
 
 struct device_mem;

@@ -561,6 +561,13 @@ static void ref_unpack(struct device *d, const struct wview *view, int64_t row0,
     }
 }
 
+static void ref_unpack_alone(const struct device *d, const struct wview *view, int64_t row0,
+                             int64_t n, float *x)
+{
+    (void)d;
+    memcpy(x, (const float *)view->fwd + row0 * view->k, sizeof *x * (size_t)n * (size_t)view->k);
+}
+
 const struct device_ops ops_ref_table = {
     .linear = ref_linear,
     .linear_dx = ref_linear_dx,
@@ -587,4 +594,5 @@ const struct device_ops ops_ref_table = {
     .adamw = ops_ref_optim_adamw,
     .pack = ref_pack,
     .unpack = ref_unpack,
+    .unpack_alone = ref_unpack_alone,
 };

@@ -4,8 +4,13 @@
 #include "train/ckpt.h"
 
 #include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/fsio.h"
 #include "base/log.h"
@@ -132,9 +137,9 @@ static int ckpt_write(const char *path, struct optim *o, const struct ckpt_set *
     return safetensors_writer_commit(f, e);
 }
 
-/* One parameter's values of one kind. */
-static int ckpt_read_param(const struct safetensors *f, const char *path, struct optim *o,
-                           const struct ckpt_set *s, int i, float *buf, struct err *e)
+/* One parameter's values of one kind, into buf (rows, cols). */
+static int ckpt_fetch_param(const struct safetensors *f, const char *path, const struct optim *o,
+                            const struct ckpt_set *s, int i, float *buf, struct err *e)
 {
     const struct param *p = &o->w->params[i];
     char name[160];
@@ -163,11 +168,47 @@ static int ckpt_read_param(const struct safetensors *f, const char *path, struct
         }
         rc = safetensors_read_f32(t, buf + ckpt_offset(p, &p->part[j]), count, e);
     }
-    return rc ? rc : optim_write(o, s->part, i, buf, e);
+    return rc;
 }
 
+static int ckpt_load_param(struct optim *o, const struct ckpt_set *s, int i, const float *buf,
+                           const char *path, struct err *e)
+{
+    (void)path;
+    return optim_write(o, s->part, i, buf, e);
+}
+
+/* Values of parts are compared; what a parameter has beside them is not in the file. */
+static int ckpt_same_param(struct optim *o, const struct ckpt_set *s, int i, const float *buf,
+                           const char *path, struct err *e)
+{
+    const struct param *p = &o->w->params[i];
+    size_t block = (size_t)p->cols * (p->kind == WEIGHTS_VECTOR ? 1 : OPTIM_ROWS);
+    float *own = mem_alloc(sizeof *own * block);
+    int rc = STATUS_OK;
+
+    for (int64_t r = 0; rc == STATUS_OK && r < p->rows; r += OPTIM_ROWS) {
+        int64_t n = p->rows - r < OPTIM_ROWS ? p->rows - r : OPTIM_ROWS, at = 0;
+        rc = optim_read(o, s->part, i, r, n, own, e);
+        while (rc == STATUS_OK && at < n * p->cols &&
+               memcmp(own + at, buf + r * p->cols + at, sizeof *own) == 0) {
+            at++;
+        }
+        if (rc == STATUS_OK && at < n * p->cols) {
+            rc = ERR(e, STATUS_NUMERIC, "%s, %s%s, row %lld, column %lld: %.9g there, %.9g here",
+                     path, s->prefix, p->part[0].name, (long long)(r + at / p->cols),
+                     (long long)(at % p->cols), (double)buf[r * p->cols + at], (double)own[at]);
+        }
+    }
+    mem_free(own);
+    return rc;
+}
+
+typedef int ckpt_param_fn(struct optim *o, const struct ckpt_set *s, int i, const float *buf,
+                          const char *path, struct err *e);
+
 static int ckpt_read(const char *path, struct optim *o, const struct ckpt_set *sets, int nsets,
-                     struct err *e)
+                     ckpt_param_fn *fn, struct err *e)
 {
     const struct weights *w = o->w;
     struct safetensors *f;
@@ -188,7 +229,8 @@ static int ckpt_read(const char *path, struct optim *o, const struct ckpt_set *s
     }
     for (int s = 0; s < nsets; s++) {
         for (int i = 0; rc == STATUS_OK && i < w->nparams; i++) {
-            rc = ckpt_read_param(f, path, o, &sets[s], i, buf, e);
+            rc = ckpt_fetch_param(f, path, o, &sets[s], i, buf, e);
+            rc = rc ? rc : fn(o, &sets[s], i, buf, path, e);
         }
     }
     mem_unmap(buf, (size_t)largest * 4);
@@ -211,23 +253,23 @@ static int ckpt_write_text(const char *dir, const char *name, const char *text, 
     return rc;
 }
 
-static int ckpt_write_state(const char *tmp, int64_t iteration, const struct optim *o,
-                            int with_optim, const json_t *state, struct err *e)
+/* The text of state.json; free with free, NULL when there is no memory. */
+static char *ckpt_state_text(int64_t iteration, const struct optim *o, int with_optim,
+                             const json_t *state)
 {
     json_t *j =
         json_pack("{s:i,s:I,s:I,s:b,s:o,s:O}", "format", 1, "iteration", (json_int_t)iteration,
                   "optimizer_step", (json_int_t)o->step, "with_optimizer", with_optim, "manifest",
                   plan_manifest(&o->w->dev->plan), "state", state);
-    char *text = j ? json_dumps(j, JSON_INDENT(2)) : NULL;
-    int rc = text ? ckpt_write_text(tmp, "state.json", text, e)
-                  : ERR(e, STATUS_NOMEM, "no memory for the checkpoint's state");
-    free(text);
+    /* sorted: objects that were read from a checkpoint have their keys in another order */
+    char *text = j ? json_dumps(j, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
     json_decref(j);
-    return rc;
+    return text;
 }
 
-int ckpt_save(const char *dir, int64_t iteration, struct optim *o, int with_optim,
-              const json_t *state, struct err *e)
+/* All of a checkpoint; text is that of state.json. */
+static int ckpt_make(const char *dir, int64_t iteration, struct optim *o, int with_optim,
+                     const char *state, struct err *e)
 {
     char *tmp = ckpt_dir(dir, iteration, ".tmp"), *final = ckpt_dir(dir, iteration, "");
     char *path = NULL, text[32];
@@ -246,7 +288,7 @@ int ckpt_save(const char *dir, int64_t iteration, struct optim *o, int with_opti
         rc = ckpt_write(path, o, ckpt_moments, 2, e);
     }
     if (rc == STATUS_OK) {
-        rc = ckpt_write_state(tmp, iteration, o, with_optim, state, e);
+        rc = ckpt_write_text(tmp, "state.json", state, e);
     }
     if (rc == STATUS_OK) {
         rc = fsio_sync_dir(tmp, e);
@@ -264,6 +306,183 @@ int ckpt_save(const char *dir, int64_t iteration, struct optim *o, int with_opti
     mem_free(path);
     mem_free(tmp);
     mem_free(final);
+    return rc;
+}
+
+int ckpt_save(const char *dir, int64_t iteration, struct optim *o, int with_optim,
+              const json_t *state, struct err *e)
+{
+    char *text = ckpt_state_text(iteration, o, with_optim, state);
+    int rc = text ? ckpt_make(dir, iteration, o, with_optim, text, e)
+                  : ERR(e, STATUS_NOMEM, "no memory for the checkpoint's state");
+    free(text);
+    return rc;
+}
+
+/* ---- beside other work ---- */
+
+struct ckpt_writer {
+    char *dir, *text;
+    int64_t iteration;
+    struct optim view;
+    int with_optim;
+    pthread_t thread;
+    int running; /* there is a thread to join */
+    atomic_int done;
+    int rc;
+    struct err err;
+};
+
+static void *ckpt_thread(void *arg)
+{
+    struct ckpt_writer *w = arg;
+    w->rc = ckpt_make(w->dir, w->iteration, &w->view, w->with_optim, w->text, &w->err);
+    atomic_store(&w->done, 1);
+    return NULL;
+}
+
+int ckpt_begin(const char *dir, int64_t iteration, struct optim *o, int with_optim,
+               const json_t *state, struct ckpt_writer **out, struct err *e)
+{
+    struct ckpt_writer *w = mem_alloc(sizeof *w);
+
+    w->dir = mem_strdup(dir);
+    w->text = ckpt_state_text(iteration, o, with_optim, state);
+    w->iteration = iteration;
+    w->with_optim = with_optim;
+    if (w->text && optim_reader(o, &w->view, NULL) == STATUS_OK &&
+        pthread_create(&w->thread, NULL, ckpt_thread, w) == 0) {
+        w->running = 1;
+    } else {
+        w->rc = ckpt_save(dir, iteration, o, with_optim, state, &w->err);
+        w->done = 1;
+    }
+    (void)e;
+    *out = w;
+    return STATUS_OK;
+}
+
+int ckpt_poll(struct ckpt_writer *w, int wait, struct err *e)
+{
+    int rc;
+
+    if (!wait && !atomic_load(&w->done)) {
+        return STATUS_AGAIN;
+    }
+    if (w->running) {
+        pthread_join(w->thread, NULL);
+    }
+    rc = w->rc;
+    if (rc != STATUS_OK && e) {
+        *e = w->err;
+    }
+    free(w->text);
+    mem_free(w->dir);
+    mem_free(w);
+    return rc;
+}
+
+/* ---- which are kept ---- */
+
+struct ckpt_kept {
+    int64_t iteration, bytes;
+};
+
+static int ckpt_newest_first(const void *x, const void *y)
+{
+    const struct ckpt_kept *a = x, *b = y;
+    return (a->iteration < b->iteration) - (a->iteration > b->iteration);
+}
+
+static int64_t ckpt_bytes(const char *dir)
+{
+    DIR *d = opendir(dir);
+    struct dirent *de;
+    int64_t sum = 0;
+    while (d && (de = readdir(d))) {
+        struct stat st;
+        if (fstatat(dirfd(d), de->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode)) {
+            sum += (int64_t)st.st_size;
+        }
+    }
+    if (d) {
+        closedir(d);
+    }
+    return sum;
+}
+
+/* Whole checkpoints of dir, newest first; *list is the caller's. */
+static size_t ckpt_list(const char *dir, struct ckpt_kept **list)
+{
+    DIR *d = opendir(dir);
+    struct dirent *de;
+    size_t n = 0, cap = 0;
+
+    *list = NULL;
+    while (d && (de = readdir(d))) {
+        long long it;
+        int used = 0;
+        char *path;
+        if (sscanf(de->d_name, "iter_%lld%n", &it, &used) != 1 || de->d_name[used]) {
+            continue;
+        }
+        if (n == cap) {
+            ASSERT(mem_grow((void **)list, &cap, 64, sizeof **list));
+        }
+        path = fsio_join(dir, de->d_name);
+        (*list)[n++] = (struct ckpt_kept){it, ckpt_bytes(path)};
+        mem_free(path);
+    }
+    if (d) {
+        closedir(d);
+    }
+    if (n) {
+        qsort(*list, n, sizeof **list, ckpt_newest_first);
+    }
+    return n;
+}
+
+/* A folder that is being removed has a name that ckpt_clean knows. */
+static int ckpt_remove(const char *dir, int64_t iteration, struct err *e)
+{
+    char *path = ckpt_dir(dir, iteration, ""), *gone = ckpt_dir(dir, iteration, ".old.tmp");
+    int rc = fsio_remove_tree(gone, e);
+
+    rc = rc == STATUS_OK ? fsio_rename_dir(path, gone, e) : rc;
+    rc = rc == STATUS_OK ? fsio_remove_tree(gone, e) : rc;
+    mem_free(path);
+    mem_free(gone);
+    return rc;
+}
+
+int ckpt_retain(const char *dir, int64_t keep, int64_t bytes, int64_t *oldest, struct err *e)
+{
+    struct ckpt_kept *list;
+    size_t n = ckpt_list(dir, &list);
+    int64_t latest = -1, sum = 0, kept = 0, gone = 0;
+    int rc = ckpt_latest(dir, &latest, e);
+
+    *oldest = -1;
+    rc = rc == STATUS_NOTFOUND ? STATUS_OK : rc;
+    for (size_t i = 0; rc == STATUS_OK && latest >= 0 && i < n; i++) {
+        int stays = list[i].iteration >= latest;
+        if (!stays && !gone) {
+            stays = (!keep || kept < keep) && (!bytes || sum + list[i].bytes <= bytes);
+        }
+        if (stays) {
+            sum += list[i].bytes;
+            kept += list[i].iteration <= latest;
+            *oldest = list[i].iteration;
+        } else {
+            rc = ckpt_remove(dir, list[i].iteration, e);
+            gone++;
+        }
+    }
+    if (gone) {
+        log_info(CKPT, "%lld old checkpoints removed from %s, %lld are kept", (long long)gone, dir,
+                 (long long)kept);
+    }
+    mem_free(list);
     return rc;
 }
 
@@ -327,14 +546,14 @@ int ckpt_load(const char *dir, int64_t iteration, struct optim *o, int *with_opt
     if (rc == STATUS_OK) {
         mem_free(path);
         path = fsio_join(d, "model.safetensors");
-        rc = ckpt_read(path, o, &ckpt_model, 1, e);
+        rc = ckpt_read(path, o, &ckpt_model, 1, ckpt_load_param, e);
     }
     if (rc == STATUS_OK) {
         *with_optim = json_is_true(json_object_get(j, "with_optimizer"));
         if (*with_optim) {
             mem_free(path);
             path = fsio_join(d, "optim.safetensors");
-            rc = ckpt_read(path, o, ckpt_moments, 2, e);
+            rc = ckpt_read(path, o, ckpt_moments, 2, ckpt_load_param, e);
             o->step = json_integer_value(json_object_get(j, "optimizer_step"));
         } else {
             optim_reset(o);
@@ -348,6 +567,21 @@ int ckpt_load(const char *dir, int64_t iteration, struct optim *o, int *with_opt
     mem_free(text);
     mem_free(path);
     mem_free(d);
+    return rc;
+}
+
+int ckpt_compare(const char *dir, int64_t iteration, struct optim *o, struct err *e)
+{
+    char *d = ckpt_dir(dir, iteration, ""), *model = fsio_join(d, "model.safetensors");
+    char *moments = fsio_join(d, "optim.safetensors");
+    int rc = ckpt_read(model, o, &ckpt_model, 1, ckpt_same_param, e);
+
+    if (rc == STATUS_OK && fsio_is_file(moments)) {
+        rc = ckpt_read(moments, o, ckpt_moments, 2, ckpt_same_param, e);
+    }
+    mem_free(d);
+    mem_free(model);
+    mem_free(moments);
     return rc;
 }
 

@@ -21,6 +21,20 @@ struct optim;
 int ckpt_save(const char *dir, int64_t iteration, struct optim *o, int with_optim,
               const json_t *state, struct err *e);
 
+/* The same beside other work. What is saved is the optimizer's state when this is called: nobody
+ * may step it or write the weights before ckpt_poll is done. A device whose memory one thread only
+ * may read is saved at once, by this call. */
+struct ckpt_writer;
+int ckpt_begin(const char *dir, int64_t iteration, struct optim *o, int with_optim,
+               const json_t *state, struct ckpt_writer **out, struct err *e);
+/* STATUS_AGAIN: still writing, and wait is 0. Anything else is how it ended, and w is gone. */
+int ckpt_poll(struct ckpt_writer *w, int wait, struct err *e);
+
+/* Removes old checkpoints: keeps at most `keep` of them and those that fit into `bytes` (0: any),
+ * the newest first; the newest itself and what follows it always stay. *oldest is the oldest that
+ * is left, -1 when there is none. */
+int ckpt_retain(const char *dir, int64_t keep, int64_t bytes, int64_t *oldest, struct err *e);
+
 /* The newest iteration in dir: STATUS_NOTFOUND when dir is missing or has no checkpoint. */
 int ckpt_latest(const char *dir, int64_t *iteration, struct err *e);
 /* Loads masters and moments into o (and the masters, rounded, into the weights); *state is the
@@ -29,6 +43,10 @@ int ckpt_latest(const char *dir, int64_t *iteration, struct err *e);
  * the moments start at zero and *with_optim is 0. */
 int ckpt_load(const char *dir, int64_t iteration, struct optim *o, int *with_optim, json_t **state,
               struct err *e);
+
+/* 0 when o has the values of the checkpoint, bit for bit; STATUS_NUMERIC names the first that
+ * differs. */
+int ckpt_compare(const char *dir, int64_t iteration, struct optim *o, struct err *e);
 
 /* Removes iter_*.tmp left by a run that was killed while saving. */
 int ckpt_clean(const char *dir, struct err *e);

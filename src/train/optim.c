@@ -203,17 +203,34 @@ int optim_read(struct optim *o, enum optim_part part, int i, int64_t row0, int64
         device_download_f32(&t, x);
         return STATUS_OK;
     }
-    rc = optim_rows(o, i, row0, n, &t, e);
-    if (rc != STATUS_OK) {
-        return rc;
+    if (o->alone && !o->w->params[i].w16.data) {
+        o->w->dev->ops->unpack_alone(o->w->dev, &o->w->params[i].view, row0, n, x);
+    } else {
+        rc = optim_rows(o, i, row0, n, &t, e);
+        if (rc != STATUS_OK) {
+            return rc;
+        }
+        device_download_f32(&t, x);
     }
-    device_download_f32(&t, x);
     for (int64_t r = 0; part == OPTIM_MASTER && r < n; r++) {
         const int16_t *rem = device_host_row(&o->master[i], row0 + r);
-        for (int64_t c = 0; c < t.cols; c++, x++) {
+        for (int64_t c = 0; c < o->w->params[i].cols; c++, x++) {
             *x = dtype_join(dtype_to_bf16(*x), rem[c]);
         }
     }
+    return STATUS_OK;
+}
+
+int optim_reader(const struct optim *o, struct optim *out, struct err *e)
+{
+    const struct device *d = o->w->dev;
+
+    if (d->mem || (d->ops->unpack && !d->ops->unpack_alone)) {
+        return ERR(e, STATUS_UNSUPPORTED, "the device's memory is read by one thread only");
+    }
+    *out = *o;
+    memset(&out->rows, 0, sizeof out->rows);
+    out->alone = 1;
     return STATUS_OK;
 }
 

@@ -28,6 +28,7 @@ struct optim {
     struct tensor *master, *m, *v; /* one per parameter; master f32, or i16 when split */
     int64_t step;                  /* updates made */
     struct tensor rows;            /* plain rows of a packed weight, while one is read */
+    int alone;                     /* 1: a view of optim_reader */
 };
 
 struct optim_hyper {
@@ -54,6 +55,9 @@ enum optim_part { OPTIM_MASTER, OPTIM_M, OPTIM_V, OPTIM_WEIGHT };
 #define OPTIM_ROWS 64
 int optim_read(struct optim *o, enum optim_part part, int i, int64_t row0, int64_t n, float *x,
                struct err *e);
+/* A view of o for one other thread, which may call optim_read with it beside all that only reads
+ * weights, until the next step. It owns nothing. STATUS_UNSUPPORTED when the device cannot. */
+int optim_reader(const struct optim *o, struct optim *out, struct err *e);
 /* Sets a whole parameter's masters (and so its weights) or moments from f32 (rows, cols). The
  * version stays. Nobody may hold the weights. */
 int optim_write(struct optim *o, enum optim_part part, int i, const float *x, struct err *e);

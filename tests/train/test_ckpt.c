@@ -524,6 +524,137 @@ static void forms(void **state)
     }
 }
 
+/* ---- beside other work, and which are kept ---- */
+
+static void same_file(const char *a, const char *b, const char *name)
+{
+    char *p = fsio_join(a, name), *q = fsio_join(b, name), *x, *y;
+    size_t n, m;
+    assert_ok(fsio_read(p, 1 << 28, &x, &n, &e), &e);
+    assert_ok(fsio_read(q, 1 << 28, &y, &m, &e), &e);
+    assert_int_equal(n, m);
+    assert_memory_equal(x, y, n);
+    mem_free(x);
+    mem_free(y);
+    mem_free(p);
+    mem_free(q);
+}
+
+static int save_beside(struct side *s, const char *dir, int64_t iteration, int wait)
+{
+    json_t *state = json_pack("{s:I,s:s}", "cursor", (json_int_t)s->o->step * 10, "name", "x");
+    struct ckpt_writer *w;
+    int rc;
+    assert_ok(ckpt_begin(dir, iteration, s->o, 1, state, &w, &e), &e);
+    json_decref(state);
+    while ((rc = ckpt_poll(w, wait, &e)) == STATUS_AGAIN) {
+    }
+    return rc;
+}
+
+/* The bytes are those of a save that everybody waits for, in each form of the state. */
+static void beside(void **state)
+{
+    const struct optim_opts form[] = {{0, 0, 0}, {1, 1, 0}, {0, 0, 1}};
+    char one[320], two[320];
+    (void)state;
+    for (int f = 0; f < 3; f++) {
+        struct side a;
+        side_open_as(&a, 2, &form[f]);
+        side_train(&a, 2);
+        snprintf(one, sizeof one, "%s/one%d", fixture_dir, f);
+        snprintf(two, sizeof two, "%s/two%d", fixture_dir, f);
+        assert_ok(save(&a, one, 5, 1), &e);
+        assert_ok(save_beside(&a, two, 5, f % 2), &e);
+        strcat(one, "/iter_0000005");
+        strcat(two, "/iter_0000005");
+        same_file(one, two, "model.safetensors");
+        same_file(one, two, "optim.safetensors");
+        same_file(one, two, "state.json");
+        side_close(&a);
+    }
+}
+
+/* Any write, sync or rename that fails is told, and leaves the checkpoint before it the newest. */
+static void failing_calls(void **state)
+{
+    struct side a, b;
+    char dir[320];
+    int failed = 0, with_optim;
+    json_int_t cursor;
+    int64_t it;
+    (void)state;
+    side_open(&a);
+    side_open(&b);
+    snprintf(dir, sizeof dir, "%s/failing", fixture_dir);
+    side_train(&a, 1);
+    assert_ok(save(&a, dir, 1, 1), &e);
+    for (int op = FSIO_WRITE; op < FSIO_NOPS; op++) {
+        int rc = STATUS_IO;
+        for (int k = 1; rc != STATUS_OK; k++) {
+            fsio_fail_at((enum fsio_op)op, k, 1);
+            rc = save_beside(&a, dir, 2, 1);
+            fsio_fail_at((enum fsio_op)op, 0, 0);
+            assert_ok(ckpt_latest(dir, &it, &e), &e);
+            if (rc != STATUS_OK) {
+                failed++;
+                assert_int_equal(rc, STATUS_IO);
+                assert_true(it == 1 || it == 2); /* 2: the very last sync has failed */
+                assert_ok(load(&b, dir, it, &with_optim, &cursor), &e);
+                assert_true(side_equal(&a, &b));
+                assert_ok(ckpt_compare(dir, it, a.o, &e), &e);
+            } else {
+                assert_int_equal(it, 2);
+            }
+            assert_ok(ckpt_clean(dir, &e), &e);
+            assert_int_equal(count(dir, 1), 0);
+        }
+        assert_ok(save(&a, dir, 1, 1), &e);
+    }
+    assert_true(failed >= 12);
+    side_close(&a);
+    side_close(&b);
+}
+
+static void retention(void **state)
+{
+    struct side a;
+    char dir[320], path[400];
+    int64_t oldest = 7, bytes;
+    (void)state;
+    side_open(&a);
+    snprintf(dir, sizeof dir, "%s/retained", fixture_dir);
+    assert_ok(ckpt_retain(dir, 1, 0, &oldest, &e), &e);
+    assert_int_equal(oldest, -1);
+    for (int i = 0; i < 7; i++) {
+        assert_ok(save(&a, dir, i * 2, 1), &e);
+    }
+    assert_ok(ckpt_retain(dir, 0, 0, &oldest, &e), &e);
+    assert_int_equal(oldest, 0);
+    assert_ok(ckpt_retain(dir, 4, 0, &oldest, &e), &e);
+    assert_int_equal(oldest, 6);
+    assert_int_equal(count(dir, 0), 4 + 1);
+    snprintf(path, sizeof path, "%s/iter_0000006/model.safetensors", dir);
+    {
+        struct stat st, so;
+        assert_int_equal(stat(path, &st), 0);
+        snprintf(path, sizeof path, "%s/iter_0000006/optim.safetensors", dir);
+        assert_int_equal(stat(path, &so), 0);
+        bytes = st.st_size + so.st_size;
+    }
+    assert_ok(ckpt_retain(dir, 0, bytes * 5 / 2, &oldest, &e), &e);
+    assert_int_equal(oldest, 10);
+    assert_ok(ckpt_retain(dir, 0, 1, &oldest, &e), &e); /* the newest stays */
+    assert_int_equal(oldest, 12);
+    snprintf(path, sizeof path, "%s/latest_checkpointed_iteration.txt", dir);
+    assert_ok(save(&a, dir, 14, 1), &e);
+    assert_ok(fsio_write_atomic(path, "12\n", 3, &e), &e); /* 14 is not known to be whole */
+    assert_ok(ckpt_retain(dir, 1, 0, &oldest, &e), &e);
+    assert_int_equal(oldest, 12);
+    assert_int_equal(count(dir, 0), 2 + 1);
+    side_close(&a);
+}
+
 static int setup(void **state)
 {
     int rc;
@@ -544,6 +675,8 @@ int main(void)
         cmocka_unit_test(damaged),        cmocka_unit_test(latest_text),
         cmocka_unit_test(leftovers),      cmocka_unit_test(full_disk),
         cmocka_unit_test(killed),         cmocka_unit_test(forms),
+        cmocka_unit_test(beside),         cmocka_unit_test(failing_calls),
+        cmocka_unit_test(retention),
     };
     return cmocka_run_group_tests(tests, setup, fixture_teardown);
 }

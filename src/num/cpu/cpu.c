@@ -75,6 +75,7 @@ static const struct device_ops cpu_table = {
     .adamw = cpu_adamw,
     .pack = cpu_pack_fn,
     .unpack = cpu_unpack_fn,
+    .unpack_alone = cpu_unpack_alone,
 };
 
 int cpu_take_fault(struct device *d)

@@ -102,6 +102,8 @@ void cpu_convert(struct device *d, const struct tensor *x, struct tensor *y);
 void cpu_sumsq_fn(struct device *d, const struct tensor *grad, void *exact);
 void cpu_adamw(struct device *d, const struct adam_param *p, const struct adam_step *s);
 void cpu_unpack_fn(struct device *d, const struct wview *view, int64_t row0, struct tensor *w16);
+void cpu_unpack_alone(const struct device *d, const struct wview *view, int64_t row0, int64_t n,
+                      float *x);
 void cpu_linear_dx_panels(struct device *d, const struct tensor *dy, const struct wview *w,
                           struct tensor *dx);
 

@@ -3,6 +3,7 @@
  * tiles when they are its only form), updates them in cache and packs them again. */
 #include <string.h>
 
+#include "base/mem.h"
 #include "base/thread.h"
 #include "num/cpu/cpu_int.h"
 #include "num/exact.h"
@@ -160,6 +161,25 @@ void cpu_unpack_fn(struct device *d, const struct wview *view, int64_t row0, str
     struct cpu_unpack t = {cpu_of(d), view, w16, row0};
     cpu_scratch_all(d, (size_t)view->k * 16 * 2);
     pool_run(d->pool, cpu_unpack_task, &t, (int)((row0 + w16->rows + 15) / 16 - row0 / 16));
+}
+
+void cpu_unpack_alone(const struct device *d, const struct wview *view, int64_t row0, int64_t n,
+                      float *x)
+{
+    size_t k = (size_t)view->k;
+    uint16_t *rows = mem_alloc(16 * k * sizeof *rows);
+
+    for (int64_t nb = row0 / 16; nb * 16 < row0 + n; nb++) {
+        cpu_of(d)->k.unpack_fwd(view->fwd, view->k, (int)nb, rows, view->k);
+        for (int64_t r = nb * 16 < row0 ? row0 : nb * 16; r < nb * 16 + 16 && r < row0 + n; r++) {
+            const uint16_t *in = rows + (size_t)(r - nb * 16) * k;
+            float *out = x + (size_t)(r - row0) * k;
+            for (size_t c = 0; c < k; c++) {
+                out[c] = dtype_from_bf16(in[c]);
+            }
+        }
+    }
+    mem_free(rows);
 }
 
 struct cpu_panel {
