@@ -31,8 +31,9 @@ ONEDNN_WHEEL=paddlepaddle==3.3.1
 
 BUILD_PACKAGES=(
     bubblewrap build-essential ca-certificates clang clang-format cmake curl git libcmocka-dev
-    libgmp-dev libjansson-dev libmicrohttpd-dev libmpfr-dev libpcre2-dev libutf8proc-dev libyaml-dev
-    libzstd-dev ninja-build openssl pkg-config python3 python3-venv shellcheck zlib1g-dev
+    libgmp-dev libjansson-dev libmicrohttpd-dev libmpfr-dev libpcre2-dev libsqlite3-dev
+    libutf8proc-dev libxxhash-dev libyaml-dev libzstd-dev ninja-build openssl pkg-config python3
+    python3-venv shellcheck zlib1g-dev
 )
 
 die() {

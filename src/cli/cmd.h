@@ -8,6 +8,7 @@
 struct err;
 
 int cmd_train(int argc, char **argv);
+int cmd_replay(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
 int cmd_chat(int argc, char **argv);
 int cmd_serve(int argc, char **argv);

@@ -31,6 +31,7 @@
 #include "rl/sftdata.h"
 #include "rl/teacher.h"
 #include "run/cmdline.h"
+#include "run/durable.h"
 #include "run/engines.h"
 #include "run/metriccheck.h"
 #include "run/place.h"
@@ -81,6 +82,10 @@ struct train {
     int ports_open;
     struct runfolder *run;
     char *run_dir;
+    struct durable durable;
+    int scored; /* a replay: rewards come from the ledger */
+    int argc;
+    char **argv;
     json_t *manifest;
     struct engines *engines; /* in processes of their own, or NULL */
     struct engine_opts engine;
@@ -513,7 +518,8 @@ static int train_open_hubs(struct train *t, struct err *e)
     h.args = args;
     if (rc == STATUS_OK && !o->load_debug_rollout_data &&
         (o->rm_type || o->custom_rm_path || t->own_types)) {
-        rc = hub_open(&h, &t->hub, e);
+        t->scored = durable_replays(&t->durable);
+        rc = t->scored ? rc : hub_open(&h, &t->hub, e);
     }
     t->eval_hub = t->hub;
     if (rc == STATUS_OK && t->hub && o->eval_reward_key &&
@@ -522,8 +528,8 @@ static int train_open_hubs(struct train *t, struct err *e)
         t->eval_hub = NULL;
         rc = hub_open(&h, &t->eval_hub, e);
     }
-    if (rc == STATUS_OK && !t->hub && !o->load_debug_rollout_data && !o->debug_rollout_only &&
-        !o->use_opd && o->loss_type != LOSS_SFT) {
+    if (rc == STATUS_OK && !t->hub && !t->scored && !o->load_debug_rollout_data &&
+        !o->debug_rollout_only && !o->use_opd && o->loss_type != LOSS_SFT) {
         rc =
             ERR(e, STATUS_INPUT,
                 "training needs a reward: give --rm-type or --custom-rm-path, or an rm_type in the "
@@ -581,7 +587,7 @@ static int train_port_opts(struct train *t, struct err *e)
 
     t->rollout = !o->debug_train_only && !o->load_debug_rollout_data &&
                  (o->loss_type != LOSS_SFT || t->nevals);
-    t->remote = t->rollout && t->place.backend != PLACE_IN_PROCESS;
+    t->remote = t->rollout && t->place.backend != PLACE_IN_PROCESS && !durable_replays(&t->durable);
     if (t->nevals &&
         (int64_t)t->eval.longest + t->eval.response > (int64_t)most->longest + most->response) {
         most = &t->eval;
@@ -716,7 +722,8 @@ static int train_open_ports(struct train *t, struct err *e)
 
     t->ports_open = 1;
     rc = port_native_open(&t->ports, t->w, t->ref, t->file,
-                          t->rollout && !t->remote ? &t->engine : NULL,
+                          t->rollout && !t->remote && !durable_replays(&t->durable) ? &t->engine
+                                                                                    : NULL,
                           t->o.debug_rollout_only ? NULL : &t->trainer, e);
     t->ports.teacher = t->teacher;
     stopwatch_init(&t->ports.stops, t->enc.tok);
@@ -740,7 +747,7 @@ static int train_open_ports(struct train *t, struct err *e)
 }
 
 /* The critic of the same iteration, which --critic-load must have. */
-static int train_resume_critic(struct train *t, int64_t it, struct err *e)
+static int train_resume_critic(struct train *t, const char *dir, int64_t it, struct err *e)
 {
     json_t *state = NULL;
     int with_optim, rc;
@@ -748,17 +755,15 @@ static int train_resume_critic(struct train *t, int64_t it, struct err *e)
     if (!t->critic) {
         return STATUS_OK;
     }
-    rc = ckpt_load(t->o.critic_load, it, trainer_optim(t->critic_ports.trainer), &with_optim,
-                   &state, e);
+    rc = ckpt_load(dir, it, trainer_optim(t->critic_ports.trainer), &with_optim, &state, e);
     json_decref(state);
     t->critic_pos = json_integer_value(json_object_get(t->state, "critic_sched_pos"));
-    return rc == STATUS_OK
-               ? rc
-               : err_prefix(e, "critic of iteration %lld in %s", (long long)it, t->o.critic_load);
+    return rc == STATUS_OK ? rc
+                           : err_prefix(e, "critic of iteration %lld in %s", (long long)it, dir);
 }
 
 /* The reference that --ref-update-interval had made of the model. */
-static int train_resume_ref(struct train *t, struct err *e)
+static int train_resume_ref(struct train *t, const char *load, struct err *e)
 {
     const json_t *at = json_object_get(t->state, "ref_rollout");
     char name[48], *dir;
@@ -769,50 +774,41 @@ static int train_resume_ref(struct train *t, struct err *e)
     }
     t->ref_rollout = json_integer_value(at);
     snprintf(name, sizeof name, LOOP_REF_FOLDER, (long long)t->ref_rollout);
-    dir = fsio_join(t->o.load, name);
+    dir = fsio_join(load, name);
     rc = copies_read_ref(&t->ports.copies, dir, e);
     mem_free(dir);
     return rc;
 }
 
-/* Resumes from --load when there is a checkpoint. */
+/* Goes on from the run's own checkpoint, or from --load when there is one. */
 static int train_resume(struct train *t, struct err *e)
 {
     const struct train_opts *o = &t->o;
-    int64_t it;
-    int with_optim = 0, rc;
+    struct durable_from from;
+    int with_optim = 0, rc = durable_from(&t->durable, &from, e);
+    int64_t it = from.iteration;
 
-    if (!o->load || o->debug_rollout_only) {
-        return STATUS_OK;
+    if (rc != STATUS_OK || !from.dir || o->debug_rollout_only) {
+        return rc;
     }
-    rc = ckpt_latest(o->load, &it, e);
-    if (rc == STATUS_OK && o->ckpt_step != CONF_UNSET) {
-        it = o->ckpt_step;
-    }
-    if (rc == STATUS_NOTFOUND) {
-        log_info(TRAIN, "no checkpoint in %s: starting from %s", o->load, train_source(o));
-        return STATUS_OK;
-    }
+    rc = ckpt_load(from.dir, it, trainer_optim(t->ports.trainer), &with_optim, &t->state, e);
     if (rc == STATUS_OK) {
-        rc = ckpt_load(o->load, it, trainer_optim(t->ports.trainer), &with_optim, &t->state, e);
-    }
-    if (rc == STATUS_OK) {
-        rc = train_resume_critic(t, it, e);
+        rc = train_resume_critic(t, from.critic, it, e);
     }
     if (rc == STATUS_OK && t->ref) {
-        rc = train_resume_ref(t, e);
+        rc = train_resume_ref(t, from.dir, e);
     }
     if (rc != STATUS_OK) {
         return rc;
     }
-    if (o->no_load_optim || o->finetune) {
+    if (!t->durable.own && (o->no_load_optim || o->finetune)) {
         optim_reset(trainer_optim(t->ports.trainer));
         if (t->critic) {
             optim_reset(trainer_optim(t->critic_ports.trainer));
         }
         with_optim = 0;
     }
-    if (o->finetune) {
+    if (!t->durable.own && o->finetune) {
         log_info(TRAIN, "Loaded checkpoint from %s, iteration %lld: its weights alone", o->load,
                  (long long)it);
         t->critic_pos = 0;
@@ -824,14 +820,29 @@ static int train_resume(struct train *t, struct err *e)
     if (t->data && json_is_object(json_object_get(t->state, "dataset"))) {
         rc = prompts_restore(t->data, json_object_get(t->state, "dataset"), e);
     }
-    log_info(TRAIN, "resuming after rollout %lld from %s%s", (long long)it, o->load,
+    log_info(TRAIN, "resuming after rollout %lld from %s%s", (long long)it, from.dir,
              with_optim ? "" : " (without optimizer state)");
+    return rc;
+}
+
+/* The run's record, before anything of it is made. */
+static int train_open_durable(struct train *t, struct err *e)
+{
+    struct train_opts *o = &t->o;
+    json_t *options = conf_dump_json(t->conf);
+    int rc;
+
+    place_hide(options);
+    t->run_dir = o->run_dir ? mem_strdup(o->run_dir)
+                 : o->save  ? fsio_join(o->save, "run")
+                            : runfolder_default();
+    rc = durable_open(&t->durable, o, t->run_dir, t->argc, t->argv, options, e);
+    json_decref(options);
     return rc;
 }
 
 static int train_open_run(struct train *t, struct err *e)
 {
-    const struct train_opts *o = &t->o;
     json_t *config =
         json_pack("{s:o,s:o,s:o}", "options", conf_dump_json(t->conf), "sources",
                   conf_dump_sources(t->conf), "without_effect", conf_dump_noted(t->conf));
@@ -839,9 +850,6 @@ static int train_open_run(struct train *t, struct err *e)
     int rc;
 
     t->manifest = plan_manifest(&t->dev->plan);
-    t->run_dir = o->run_dir ? mem_strdup(o->run_dir)
-                 : o->save  ? fsio_join(o->save, "run")
-                            : runfolder_default();
     manifest = json_deep_copy(t->manifest);
     place_hide(json_object_get(config, "options"));
     json_object_set_new(manifest, "version", json_string(MILES_VERSION));
@@ -850,7 +858,9 @@ static int train_open_run(struct train *t, struct err *e)
     if (t->w->positions != t->w->arch.max_positions) { /* a stretched rope's bits depend on it */
         json_object_set_new(manifest, "positions", json_integer(t->w->positions));
     }
-    rc = runfolder_open(t->run_dir, config, manifest, t->start, &t->run, e);
+    rc = durable_replays(&t->durable)
+             ? STATUS_OK
+             : runfolder_open(t->run_dir, config, manifest, t->start, &t->run, e);
     if (rc == STATUS_OK) {
         log_info(TRAIN, "%s, %.1fM parameters, %s on %d threads, run folder %s", t->w->arch.family,
                  (double)weights_count(t->w) / 1e6, t->dev->isa, pool_size(t->dev->pool),
@@ -965,7 +975,16 @@ static int train_run(struct train *t, struct err *e)
 
     memset(&c, 0, sizeof c);
     c.o = &t->o;
-    c.rollout = t->engines ? engines_port(t->engines) : t->ports.engine ? &t->ports.rollout : NULL;
+    rc = durable_port(&t->durable,
+                      t->engines        ? engines_port(t->engines)
+                      : t->ports.engine ? &t->ports.rollout
+                                        : NULL,
+                      &c.rollout, e);
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    c.journal = durable_journal(&t->durable);
+    c.scored = t->scored;
     c.train = t->ports.trainer ? &t->ports.train : NULL;
     c.critic = t->critic ? &t->critic_ports.train : NULL;
     c.hub = t->hub;
@@ -997,8 +1016,12 @@ static int train_run(struct train *t, struct err *e)
     rc = rc == STATUS_OK ? STATUS_AGAIN : rc;
     while (rc == STATUS_AGAIN) {
         rc = loop_tick(l, e);
-        if (rc == STATUS_AGAIN && runfolder_status(t->run, e) != STATUS_OK) {
+        if (rc == STATUS_AGAIN && t->run && runfolder_status(t->run, e) != STATUS_OK) {
             rc = e->code;
+        }
+        if (rc == STATUS_AGAIN && durable_status(&t->durable, e) != STATUS_OK) {
+            rc = durable_status(&t->durable, e);
+            rc = rc == STATUS_END ? STATUS_OK : rc;
         }
     }
     progress_close(&bar);
@@ -1008,9 +1031,10 @@ static int train_run(struct train *t, struct err *e)
     return rc;
 }
 
-static void train_close(struct train *t)
+static void train_close(struct train *t, int rc)
 {
     metriccheck_close(t->checks);
+    durable_close(&t->durable, rc);
     engines_close(t->engines);
     if (t->ports_open) {
         port_native_close(&t->ports);
@@ -1069,6 +1093,9 @@ static int train_all(struct train *t, struct err *e)
         rc = train_place(t, e);
     }
     if (rc == STATUS_OK && !t->o.dry_run) {
+        rc = train_open_durable(t, e); /* first: what is tidied up below may be another's */
+    }
+    if (rc == STATUS_OK && !t->o.dry_run) {
         rc = train_folder(t->o.save, e);
     }
     if (rc == STATUS_OK && train_has_critic(&t->o) && !t->o.dry_run) {
@@ -1106,11 +1133,15 @@ static int train_all(struct train *t, struct err *e)
     if (rc == STATUS_OK) {
         rc = train_resume(t, e);
     }
-    if (rc == STATUS_OK && t->o.start_rollout_id != CONF_UNSET) {
+    if (rc == STATUS_OK && t->o.start_rollout_id != CONF_UNSET && !t->durable.own) {
         t->start = t->o.start_rollout_id;
     }
     if (rc == STATUS_OK) {
         rc = train_open_run(t, e);
+    }
+    if (rc == STATUS_OK) {
+        rc = durable_started(&t->durable, t->start,
+                             t->ports.trainer ? trainer_optim(t->ports.trainer) : NULL, e);
     }
     if (rc == STATUS_OK) {
         rc = train_open_engines(t, e);
@@ -1128,6 +1159,8 @@ int cmd_train(int argc, char **argv)
 
     world_system();
     t->ref_rollout = -1;
+    t->argc = argc;
+    t->argv = argv;
     t->conf = conf_new();
     conf_add(t->conf, train_opts_table, &t->o);
     conf_add(t->conf, place_table, &t->place);
@@ -1150,7 +1183,7 @@ int cmd_train(int argc, char **argv)
     } else {
         cmd_fail(rc, &e);
     }
-    train_close(t);
+    train_close(t, rc);
     conf_free(t->conf);
     mem_free(t);
     return rc == STATUS_OK ? CMD_OK : rc == STATUS_INPUT ? CMD_USAGE : CMD_FAILED;

@@ -270,8 +270,6 @@ static const struct conf_known known_flags[] = {
     /* Reward */
     {"custom-convert-samples-to-train-data-path", CONF_STR, NULL, CONF_LATER, PLUGINS, NULL},
     /* Checkpoint */
-    {"async-save", CONF_SWITCH, NULL, CONF_NOTED,
-     "when a checkpoint is written changes no bit of the run", NULL},
     {"ref-ckpt-step", CONF_INT, NULL, CONF_NEVER, HF_STEP, NULL},
     {"custom-megatron-post-save-hook-path", CONF_STR, NULL, CONF_LATER, PLUGINS, NULL},
     /* MTP / speculative decoding */

@@ -15,6 +15,7 @@ static const struct {
 } commands[] = {
     {"train", cmd_train, "train a model by reinforcement learning"},
     {"train-async", cmd_train, "the same, sampling the next rollout while one is trained"},
+    {"replay", cmd_replay, "run a training again from its ledger alone, and compare"},
     {"generate", cmd_generate, "sample an answer to a prompt"},
     {"chat", cmd_chat, "talk to a model in the terminal"},
     {"serve", cmd_serve, "serve a model over HTTP: SGLang's API and OpenAI's"},

@@ -15,6 +15,7 @@
 #include "reward/hub.h"
 #include "rl/promptenc.h"
 #include "rl/prompts.h"
+#include "rl/recall.h"
 
 enum batch_state { BATCH_OPEN, BATCH_IS_ANSWERED, BATCH_IS_SCORED };
 
@@ -36,6 +37,7 @@ struct batch_unit {
 
 struct batch {
     struct batch_cfg cfg;
+    struct recall *recall; /* NULL: no rewards */
     struct batch_group *groups;
     int ngroups, cap;
     struct batch_unit *units;
@@ -75,6 +77,9 @@ struct batch *batch_new(const struct batch_cfg *cfg)
 {
     struct batch *b = mem_alloc(sizeof *b);
     b->cfg = *cfg;
+    if (cfg->hub || cfg->scored) {
+        b->recall = recall_new(cfg->hub, cfg->journal);
+    }
     return b;
 }
 
@@ -101,6 +106,7 @@ void batch_free(struct batch *b)
     for (int i = 0; i < b->ngroups; i++) {
         batch_fini_group(b, &b->groups[i]);
     }
+    recall_free(b->recall);
     mem_free(b->groups);
     mem_free(b->units);
     mem_free(b->events);
@@ -267,14 +273,9 @@ static void batch_fail(struct batch_group *q, const char *why)
  * STATUS_AGAIN when it is full. */
 static int batch_ask(struct batch *b, int64_t id, struct err *e)
 {
-    struct sample **s = b->groups[id / b->cfg.n].s + id % b->cfg.n;
-    int n = b->cfg.group_rm ? b->cfg.n : 1, rc;
-    json_t *j = b->cfg.group_rm ? json_array() : sample_to_json(s[0]);
-    for (int i = 0; b->cfg.group_rm && i < n; i++) {
-        json_array_append_new(j, sample_to_json(s[i]));
-    }
-    rc = hub_submit(b->cfg.hub, &(struct hub_request){id, j}, e);
-    json_decref(j);
+    int n = b->cfg.group_rm ? b->cfg.n : 1;
+    int rc = recall_submit(b->recall, id, b->cfg.proto.rollout, b->cfg.proto.set,
+                           b->groups[id / b->cfg.n].s + id % b->cfg.n, n, b->cfg.group_rm, e);
     if (rc == STATUS_OK) {
         b->rewards += n;
     }
@@ -288,7 +289,7 @@ static int batch_complete(struct batch *b, int group, int i, struct err *e)
     int64_t id = (int64_t)group * b->cfg.n + (b->cfg.group_rm ? 0 : i);
     int rc;
 
-    if (!b->cfg.hub) {
+    if (!b->recall) {
         batch_scored(b, group, i);
         return STATUS_OK;
     }
@@ -329,7 +330,7 @@ static int batch_rewards(struct batch *b, double wait_s, struct err *e)
 {
     struct hub_result r;
     int rc;
-    while (b->rewards && (rc = hub_poll(b->cfg.hub, wait_s, &r, e)) != STATUS_AGAIN) {
+    while (b->rewards && (rc = recall_poll(b->recall, wait_s, &r, e)) != STATUS_AGAIN) {
         if (rc != STATUS_OK) {
             return rc;
         }
@@ -469,7 +470,7 @@ int batch_tick(struct batch *b, struct err *e)
     } else if (rc == STATUS_AGAIN) {
         rc = STATUS_OK;
     }
-    if (rc == STATUS_OK && b->cfg.hub) {
+    if (rc == STATUS_OK && b->recall) {
         rc = batch_rewards(b, 0.0, e);
     }
     if (rc != STATUS_OK) {

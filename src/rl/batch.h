@@ -20,12 +20,15 @@
 
 struct err;
 struct hub;
+struct journal;
 struct promptenc;
 struct prompts_row;
 
 struct batch_cfg {
     const struct rollout_port *port;
-    struct hub *hub; /* NULL: no rewards */
+    struct hub *hub;         /* NULL: no rewards */
+    struct journal *journal; /* rewards are recorded, and recalled; NULL: not */
+    int scored;              /* 1: without a hub the journal alone has the rewards */
     const struct promptenc *enc;
     int n;                   /* samples per group */
     struct port_group proto; /* sampling parameters, seed and stream */

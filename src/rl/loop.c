@@ -13,10 +13,12 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/metric.h"
+#include "base/patience.h"
 #include "base/status.h"
 #include "base/world.h"
 #include "rl/buffer.h"
 #include "rl/journal.h"
+#include "rl/keeper.h"
 #include "rl/learn.h"
 #include "rl/prompts.h"
 #include "rl/rollmetric.h"
@@ -53,8 +55,8 @@ struct loop {
     double sync_s;        /* seconds of the last weight sync */
     int64_t synced;       /* version of the weights that the engines have; -1: none of ours */
     int64_t since_synced; /* rollouts trained since */
-    double save_s;        /* seconds of the last checkpoint */
-    int told_stop;        /* that the stop was heard */
+    struct keeper keeper;
+    int told_stop;                  /* that the stop was heard */
     int64_t ref_rollout, ref_saved; /* that the reference is of; that --save has; -1: none */
 };
 
@@ -98,6 +100,7 @@ void loop_close(struct loop *l)
 {
     if (l) {
         trainjob_close(l->job);
+        keeper_fini(&l->keeper);
         turn_fini(&l->turn);
         turn_fini(&l->train);
         turn_fini(&l->eval);
@@ -118,6 +121,8 @@ int loop_open(const struct loop_cfg *cfg, struct loop **out, struct err *e)
     l->synced = -1;
     l->ref_rollout = l->ref_saved = cfg->ref_rollout;
     learn_init(&l->learn, &c);
+    keeper_init(&l->keeper,
+                &(struct keeper_cfg){cfg->o, cfg->train, cfg->critic, cfg->journal, cfg->world});
     if (cfg->o->partial_rollout) {
         l->buffer = buffer_new((int)cfg->o->n_samples_per_prompt, cfg->buffer_filter);
         rc = buffer_restore(l->buffer, cfg->buffer, e);
@@ -208,6 +213,7 @@ static int loop_eval_begin(struct loop *l)
         l->t_phase = loop_now(l);
     }
     turn_fini(&l->eval);
+    l->c.engines_have = l->synced >= 0 ? l->synced : loop_version(l);
     turn_begin_eval(&l->eval, &l->c, set, l->rollout);
     l->state = LOOP_EVAL_RUN;
     return STATUS_AGAIN;
@@ -248,7 +254,10 @@ static int loop_eval_due(const struct loop *l, int64_t done)
 
 static int loop_sample_next(struct loop *l, int64_t id, struct err *e)
 {
-    int rc = turn_begin(&l->turn, &l->c, l->buffer, id, e);
+    int rc;
+
+    l->c.engines_have = l->synced >= 0 ? l->synced : loop_version(l);
+    rc = turn_begin(&l->turn, &l->c, l->buffer, id, e);
 
     if (l->sync_s > 0.0) {
         metric_put(l->turn.row, "perf/update_weights_time", l->sync_s);
@@ -324,8 +333,11 @@ static int loop_learn(void *arg, struct err *e)
 static int loop_train_begin(struct loop *l, struct err *e)
 {
     int64_t next = l->turn.id + 1;
-    int rc = STATUS_OK;
+    int rc = keeper_poll(&l->keeper, 1, e); /* the weights move: what is written must be there */
 
+    if (rc != STATUS_OK) {
+        return rc;
+    }
     if (l->c.ahead) {
         l->t_step = loop_now(l);
     }
@@ -475,8 +487,23 @@ static int loop_save_ref(struct loop *l, struct err *e)
     rc = fsio_remove_tree(dir, e); /* of a run that went on from an earlier checkpoint */
     rc = rc == STATUS_OK ? l->c.train->export_ref(l->c.train->self, dir, e) : rc;
     mem_free(dir);
-    l->ref_saved = l->ref_rollout;
+    l->ref_saved = rc == STATUS_OK ? l->ref_rollout : l->ref_saved;
     return rc;
+}
+
+/* The reference first: a checkpoint is whole when it is there. */
+static int loop_checkpoint(struct loop *l, struct err *e)
+{
+    struct patience wait = {0};
+    int rc = STATUS_OK;
+
+    if (!l->c.train || !l->c.o->save) {
+        return STATUS_OK;
+    }
+    do {
+        rc = loop_save_ref(l, e);
+    } while (patience_again(&wait, rc, l->c.o->save, e));
+    return rc == STATUS_OK ? keeper_save(&l->keeper, e) : rc;
 }
 
 /* Writes the rollout's export and metrics, and its checkpoint last: a run that is killed behind the
@@ -484,42 +511,30 @@ static int loop_save_ref(struct loop *l, struct err *e)
 static int loop_write(struct loop *l, int due, struct err *e)
 {
     const struct train_opts *o = l->c.o;
+    struct patience wait = {0};
     int rc = STATUS_OK;
     double t0 = loop_now(l);
 
     if (l->c.train && due && o->save_hf) {
         loop_say(l, "save", 0, 1, NULL);
-        rc = loop_export(l, e);
+        do {
+            rc = loop_export(l, e);
+        } while (patience_again(&wait, rc, o->save_hf, e));
         metric_put(l->train.row, "perf/export_hf_time", loop_now(l) - t0);
     }
-    if (l->save_s > 0.0) {
-        metric_put(l->train.row, "perf/save_model_time", l->save_s); /* of the checkpoint before */
-        l->save_s = 0.0;
+    if (l->keeper.blocked_s > 0.0) { /* by the checkpoint before */
+        metric_put(l->train.row, "perf/save_model_time", l->keeper.blocked_s);
+        l->keeper.blocked_s = 0.0;
     }
     metric_put(l->train.row, "perf/peak_memory_gib", (double)mem_peak() / 1073741824.0);
     metric_put(l->train.row, "perf/step_time", loop_now(l) - l->t_step);
     loop_say(l, "step", 1, 1, l->train.row);
     metric_emit(l->train.row);
     l->train.row = NULL;
-    if (rc == STATUS_OK && l->c.train && due && o->save) {
-        json_t *state = loop_state(l);
+    keeper_trained(&l->keeper, l->rollout, loop_state(l));
+    if (rc == STATUS_OK && due) {
         loop_say(l, "save", 0, 1, NULL);
-        t0 = loop_now(l);
-        rc = loop_save_ref(l, e); /* first: a checkpoint is whole when it is there */
-        if (rc == STATUS_OK &&
-            l->c.critic) { /* first: a run goes on where the actor's checkpoint is */
-            rc = l->c.critic->save(l->c.critic->self, o->critic_save, l->rollout, !o->no_save_optim,
-                                   state, e);
-        }
-        rc = rc != STATUS_OK ? rc
-                             : l->c.train->save(l->c.train->self, o->save, l->rollout,
-                                                !o->no_save_optim, state, e);
-        json_decref(state);
-        l->save_s = loop_now(l) - t0;
-        if (rc == STATUS_OK) {
-            rc = turn_record(&l->c, JOURNAL_SAVED, l->rollout,
-                             json_pack("{s:I}", "iteration", (json_int_t)l->rollout), e);
-        }
+        rc = loop_checkpoint(l, e);
     }
     return rc;
 }
@@ -577,14 +592,50 @@ static int loop_start(struct loop *l)
     return STATUS_AGAIN;
 }
 
+/* 1 when nothing is lost by ending here: the answers so far are recorded, the weights do not move.
+ */
+static int loop_may_end(const struct loop *l)
+{
+    return l->c.journal && l->c.journal->find && l->state != LOOP_TRAIN_BEGIN &&
+           l->state != LOOP_TRAIN_RUN && l->state != LOOP_SAVE && l->state != LOOP_DONE;
+}
+
+/* The user asks for the end. */
+static int loop_stop(struct loop *l, struct err *e)
+{
+    int rc;
+
+    if (!l->told_stop) {
+        l->told_stop = 1;
+        log_warn(TRAIN, "asked to stop: rollout %lld is %s; a second signal ends the run at once",
+                 (long long)l->rollout,
+                 loop_may_end(l) ? "left, what it has is recorded" : "finished and saved first");
+    }
+    if (!loop_may_end(l)) {
+        return STATUS_OK;
+    }
+    rc = loop_checkpoint(l, e);
+    l->state = LOOP_DONE;
+    return rc;
+}
+
+/* The end: what is being written must be there. */
+static int loop_end(struct loop *l, struct err *e)
+{
+    struct journal *j = l->c.journal;
+    int rc = keeper_poll(&l->keeper, 1, e);
+    return rc == STATUS_OK && j && j->commit ? j->commit(j->self, e) : rc;
+}
+
 int loop_tick(struct loop *l, struct err *e)
 {
-    if (!l->told_stop && l->c.world->stopping(l->c.world->self)) {
-        l->told_stop = 1;
-        log_warn(TRAIN,
-                 "asked to stop: rollout %lld is finished and saved first; a second signal "
-                 "ends the run at once",
-                 (long long)l->rollout);
+    int rc = l->job_runs ? STATUS_OK : keeper_poll(&l->keeper, 0, e);
+
+    if (rc >= 0 && l->c.world->stopping(l->c.world->self)) {
+        rc = loop_stop(l, e);
+    }
+    if (rc < 0) {
+        return rc;
     }
     switch (l->state) {
     case LOOP_START: return loop_start(l);
@@ -596,6 +647,6 @@ int loop_tick(struct loop *l, struct err *e)
     case LOOP_TRAIN_BEGIN: return loop_train_begin(l, e);
     case LOOP_TRAIN_RUN: return loop_train_run(l, e);
     case LOOP_SAVE: return loop_save(l, e);
-    default: return STATUS_OK;
+    default: return loop_end(l, e);
     }
 }

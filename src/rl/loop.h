@@ -59,6 +59,8 @@ struct loop_cfg {
     int nevals;
     const struct world *world;
     struct journal *journal; /* or NULL */
+    int scored;              /* 1: a replay: rewards come from the journal, there is no hub */
+    int64_t engines_have;    /* weight version that is sampled with; the loop sets it */
     int ahead;   /* 1: a rollout is sampled before the one before it is trained (train-async) */
     int overlap; /* 1: at the same time, in two threads; the engines are not in this process */
     int64_t start_rollout, num_rollout;

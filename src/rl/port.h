@@ -32,6 +32,9 @@ struct port_group {
     uint32_t stream; /* RNG_TRAIN or RNG_EVAL */
     int64_t sample;  /* number of its first sample */
     int position;    /* tokens of the response that the prompt ends with: a sample that goes on */
+    /* What the answers are recorded under (rl/journal.h); engines have no use for it. */
+    int64_t rollout, version;
+    int set;
 };
 
 enum port_finish { PORT_STOP, PORT_LENGTH, PORT_ABORT };
@@ -100,8 +103,13 @@ struct trainer_port {
     /* One optimizer step; new weights are visible to the rollout port afterwards. */
     int (*step)(void *self, struct train_sample *s, int n, const struct optim_hyper *h,
                 struct trainer_report *r, struct err *e);
+    /* A checkpoint of what is there now; `saved` tells when it is on disk. The next step waits for
+     * it. */
     int (*save)(void *self, const char *dir, int64_t iteration, int with_optim, const json_t *state,
                 struct err *e);
+    /* How the last save went: STATUS_AGAIN when it is being written and wait is 0. NULL: save
+     * returns when all is on disk. */
+    int (*saved)(void *self, int wait, struct err *e);
     int (*export_hf)(void *self, const char *dir, struct err *e);
     int64_t (*version)(void *self);
     void *self;

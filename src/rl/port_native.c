@@ -131,18 +131,30 @@ static int native_score_teacher(void *self, struct train_sample *s, int n, struc
     return trainer_score_with(p->teacher, p->max_tokens, p->temperature, s, n, e);
 }
 
+static int native_saved(void *self, int wait, struct err *e)
+{
+    struct port_native *p = self;
+    int rc = p->writer ? ckpt_poll(p->writer, wait, e) : STATUS_OK;
+    p->writer = rc == STATUS_AGAIN ? p->writer : NULL;
+    return rc;
+}
+
 static int native_step(void *self, struct train_sample *s, int n, const struct optim_hyper *h,
                        struct trainer_report *r, struct err *e)
 {
     struct port_native *p = self;
-    return trainer_step(p->trainer, s, n, h, r, e);
+    int rc = native_saved(p, 1, e); /* the step changes what is being written */
+    return rc == STATUS_OK ? trainer_step(p->trainer, s, n, h, r, e) : rc;
 }
 
 static int native_save(void *self, const char *dir, int64_t iteration, int with_optim,
                        const json_t *state, struct err *e)
 {
     struct port_native *p = self;
-    return ckpt_save(dir, iteration, trainer_optim(p->trainer), with_optim, state, e);
+    int rc = native_saved(p, 1, e);
+    return rc == STATUS_OK ? ckpt_begin(dir, iteration, trainer_optim(p->trainer), with_optim,
+                                        state, &p->writer, e)
+                           : rc;
 }
 
 /* What is not trained, such as the vision part of a larger model, is exported as it was read. */
@@ -168,7 +180,11 @@ static int64_t native_version(void *self)
 static int native_refresh(void *self, enum port_refresh what, struct err *e)
 {
     struct port_native *p = self;
+    int rc = native_saved(p, 1, e); /* what is being written must not change */
 
+    if (rc != STATUS_OK) {
+        return rc;
+    }
     switch (what) {
     case PORT_REF: return copies_update_ref(&p->copies, e);
     case PORT_KEEP: return copies_keep(&p->copies, e);
@@ -222,6 +238,7 @@ int port_native_open(struct port_native *p, struct weights *w, struct weights *r
                                      .score_teacher = native_score_teacher,
                                      .step = native_step,
                                      .save = native_save,
+                                     .saved = native_saved,
                                      .export_hf = native_export,
                                      .version = native_version,
                                      .self = p};
@@ -248,6 +265,7 @@ int port_native_open(struct port_native *p, struct weights *w, struct weights *r
 void port_native_close(struct port_native *p)
 {
     stopwatch_fini(&p->stops);
+    native_saved(p, 1, NULL);
     engine_close(p->engine);
     trainer_close(p->trainer);
     p->engine = NULL;

@@ -8,6 +8,7 @@
 #include "rl/stopwatch.h"
 #include "train/trainer.h"
 
+struct ckpt_writer;
 struct err;
 struct weights;
 struct wfile;
@@ -25,6 +26,7 @@ struct port_native {
     float temperature;
     struct stopwatch stops; /* owned; the owner sets its tokenizer, where there are stop strings */
     struct copies copies;   /* owned; the owner opens it for --keep-old-actor */
+    struct ckpt_writer *writer; /* of a checkpoint in flight, or NULL */
 };
 
 /* eo or to NULL leaves that side out. */

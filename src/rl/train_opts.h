@@ -29,6 +29,16 @@ struct train_opts {
     int64_t save_interval, start_rollout_id;
     int no_save_optim;
 
+    /* durability */
+    int ledger_mode; /* enum ledger_mode of run/ledger.h */
+    int async_save;
+    int64_t save_keep, save_keep_bytes;
+    double disk_wait, stop_timeout; /* seconds */
+    char *debug_fail_io, *debug_asked_log;
+    int64_t debug_kill_at;
+    char *debug_replay; /* run folder: what `miles replay` adds to a run's own command */
+    int64_t debug_replay_from;
+
     /* data and batching */
     char *prompt_data, *input_key, *label_key, *metadata_key, *tool_key, *chat_template_path;
     int skip_bad_lines;

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "base/conf.h"
 #include "base/mem.h"
@@ -49,6 +50,8 @@ static void turn_cfg(struct turn *t, struct rollout_cfg *r)
     memset(r, 0, sizeof *r);
     b->port = t->c->rollout;
     b->hub = eval ? t->c->eval_hub : t->c->hub;
+    b->journal = t->c->journal;
+    b->scored = t->c->scored;
     b->enc = t->c->enc;
     b->skip_special = o->rollout_skip_special_tokens;
     b->group_rm = o->group_rm;
@@ -61,6 +64,9 @@ static void turn_cfg(struct turn *t, struct rollout_cfg *r)
     b->proto.ignore_eos = eval ? 0 : o->rollout_ignore_eos;
     b->proto.seed = (uint64_t)o->rollout_seed;
     b->proto.stream = eval ? RNG_EVAL : RNG_TRAIN;
+    b->proto.rollout = t->id;
+    b->proto.version = t->c->engines_have;
+    b->proto.set = t->eval + 1;
     for (int64_t i = 0; !eval && i < o->rollout_stop_token_ids.n && i < 16; i++) {
         b->proto.stop[b->proto.nstop++] = (int32_t)o->rollout_stop_token_ids.v[i];
     }
@@ -288,9 +294,28 @@ static int turn_hand_on(struct turn *t, struct sample **s, int n, struct err *e)
     return rc;
 }
 
+/* Which samples the rollout is trained on. */
+static int turn_record_kept(const struct turn *t, struct sample *const *s, int n, struct err *e)
+{
+    json_t *list = json_array();
+    XXH64_hash_t sum = 0;
+    char hex[20];
+
+    for (int i = 0; t->c->journal && i < n; i++) {
+        json_array_append_new(list, json_integer(s[i]->index));
+        sum = XXH3_64bits_withSeed(
+            s[i]->tokens, sizeof *s[i]->tokens * (size_t)(s[i]->prompt_len + s[i]->response_len),
+            sum);
+    }
+    snprintf(hex, sizeof hex, "%016llx", (unsigned long long)sum);
+    return turn_record(t->c, JOURNAL_KEPT, t->id,
+                       json_pack("{s:o,s:s}", "samples", list, "tokens", hex), e);
+}
+
 static int turn_end_rollout(struct turn *t, struct sample **s, int n, struct err *e)
 {
     double dt = turn_now(t) - t->began, tokens = 0.0;
+    int rc;
 
     for (int i = 0; i < n; i++) {
         tokens += s[i]->response_len;
@@ -298,20 +323,21 @@ static int turn_end_rollout(struct turn *t, struct sample **s, int n, struct err
     metric_put(t->row, "perf/rollout_time", dt);
     metric_put(t->row, "perf/tokens_per_gpu_per_sec", dt > 0 ? tokens / dt : 0.0);
     rollmetric_lengths(t->row, "rollout", s, n);
-    if (t->c->hub) {
+    if (t->c->hub || t->c->scored) {
         rollmetric_zero_std(t->row, s, n);
     }
-    if (t->c->hub && t->c->o->log_reward_category) {
+    if ((t->c->hub || t->c->scored) && t->c->o->log_reward_category) {
         rollmetric_category(t->row, t->c->o->log_reward_category, s, n);
     }
-    if (t->c->hub && t->c->o->log_passrate) {
+    if ((t->c->hub || t->c->scored) && t->c->o->log_passrate) {
         rollmetric_passrate(t->row, "passrate/", s, n, (int)t->c->o->n_samples_per_prompt);
     }
     rollout_report(t->roll, t->row);
     if (t->c->rollout->report) {
         t->c->rollout->report(t->c->rollout->self, t->row);
     }
-    return turn_hand_on(t, s, n, e);
+    rc = turn_record_kept(t, s, n, e);
+    return rc == STATUS_OK ? turn_hand_on(t, s, n, e) : rc;
 }
 
 static void turn_end_eval(struct turn *t, struct sample **s, int n)

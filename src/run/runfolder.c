@@ -1,23 +1,28 @@
-/* Owns the files of a run folder. Each metrics row is written with one write call and flushed, so a
- * killed run leaves whole lines. */
+/* Owns the files of a run folder. Each metrics row is on disk before the run goes on; one that a
+ * full disk cut short is written again from its beginning. */
 #include "run/runfolder.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/fsio.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/metric.h"
+#include "base/patience.h"
 #include "base/status.h"
 
 struct runfolder {
     char *dir;
-    FILE *metrics, *log;
+    FILE *log;
+    int metrics;         /* descriptor; -1: none */
+    int64_t metrics_len; /* bytes of whole rows */
     int failed;
     struct err err;
 };
@@ -32,14 +37,46 @@ char *runfolder_default(void)
     return mem_strdup(name);
 }
 
+static int runfolder_append(struct runfolder *r, const char *text, size_t n)
+{
+    size_t done = 0;
+
+    while (done < n) {
+        long k = fsio_sys_pwrite(r->metrics, text + done, n - done, r->metrics_len + (int64_t)done);
+        if (k < 0 && errno == EINTR) {
+            continue;
+        }
+        if (k < 0) {
+            break;
+        }
+        done += (size_t)k;
+    }
+    if (done == n && fsio_sys_sync(r->metrics) == 0) {
+        r->metrics_len += (int64_t)n;
+        return STATUS_OK;
+    }
+    ERR(&r->err, STATUS_IO, "cannot write %s/metrics.jsonl: %s", r->dir, strerror(errno));
+    if (ftruncate(r->metrics, r->metrics_len) != 0) {
+        log_debug(RUN, "half a row of metrics stays until the next try");
+    }
+    return STATUS_IO;
+}
+
 static void runfolder_metric(void *arg, const json_t *row)
 {
     struct runfolder *r = arg;
     char *text = json_dumps(row, JSON_COMPACT | JSON_REAL_PRECISION(12));
-    if (!r->failed && (!text || fprintf(r->metrics, "%s\n", text) < 0 || fflush(r->metrics) != 0)) {
-        r->failed =
-            ERR(&r->err, STATUS_IO, "cannot write %s/metrics.jsonl: %s", r->dir, strerror(errno));
+    struct patience wait = {0};
+    size_t n = text ? strlen(text) : 0;
+
+    if (r->failed || !text) {
+        free(text);
+        return;
     }
+    text[n] = '\n'; /* in the place of the NUL */
+    do {
+        r->failed = runfolder_append(r, text, n + 1);
+    } while (patience_again(&wait, r->failed, r->dir, &r->err));
     free(text);
 }
 
@@ -119,6 +156,7 @@ int runfolder_open(const char *dir, const json_t *config, const json_t *manifest
     int rc = fsio_mkdirs(dir, e);
 
     r->dir = mem_strdup(dir);
+    r->metrics = -1;
     if (rc == STATUS_OK) {
         rc = runfolder_json(dir, "config.json", config, e);
     }
@@ -129,9 +167,10 @@ int runfolder_open(const char *dir, const json_t *config, const json_t *manifest
         rc = runfolder_trim(metrics, from, e);
     }
     if (rc == STATUS_OK) {
-        r->metrics = fopen(metrics, "ae");
+        r->metrics = open(metrics, O_WRONLY | O_CLOEXEC);
+        r->metrics_len = r->metrics >= 0 ? (int64_t)lseek(r->metrics, 0, SEEK_END) : -1;
         r->log = fopen(log, "ae");
-        if (!r->metrics || !r->log) {
+        if (r->metrics_len < 0 || !r->log) {
             rc = ERR(e, STATUS_IO, "cannot write in %s: %s", dir, strerror(errno));
         }
     }
@@ -160,8 +199,8 @@ void runfolder_close(struct runfolder *r)
     if (r) {
         log_remove_sink(runfolder_log, r);
         metric_remove_sink(runfolder_metric, r);
-        if (r->metrics) {
-            fclose(r->metrics);
+        if (r->metrics >= 0) {
+            close(r->metrics);
         }
         if (r->log) {
             fclose(r->log);

@@ -29,8 +29,8 @@ struct run {
     int nsets;
     struct loop_cfg c;
     struct journal journal;
-    int events[8], fail_event; /* the event that the journal refuses; -1 none */
-    json_t *rows;              /* metrics, in order */
+    int events[JOURNAL_NEVENTS], fail_event; /* the event that the journal refuses; -1 none */
+    json_t *rows;                            /* metrics, in order */
     int progress;
     int64_t start, sched_pos, num_rollout;
     const char *dataset; /* cursor as JSON, or NULL */
@@ -126,7 +126,7 @@ static void run_open(struct run *r, uint64_t order, const char *const *args)
     }
     r->rows = json_array();
     r->fail_event = -1;
-    r->journal = (struct journal){on_record, r};
+    r->journal = (struct journal){.record = on_record, .self = r};
     r->num_rollout = r->o.num_rollout;
     r->c.o = &r->o;
     r->c.rollout = &r->f.rollout;

@@ -1,0 +1,146 @@
+/* Owns when a checkpoint counts: not before it is on disk, and recorded after that. Until the next
+ * optimizer step the trainer's state is the checkpoint's, so one that failed can be written again.
+ */
+#include "rl/keeper.h"
+
+#include <string.h>
+
+#include "base/log.h"
+#include "base/patience.h"
+#include "base/status.h"
+#include "base/world.h"
+#include "rl/journal.h"
+#include "rl/port.h"
+#include "rl/train_opts.h"
+#include "train/ckpt.h"
+
+void keeper_init(struct keeper *k, const struct keeper_cfg *cfg)
+{
+    memset(k, 0, sizeof *k);
+    k->c = *cfg;
+    k->rollout = k->saved = -1;
+}
+
+void keeper_fini(struct keeper *k)
+{
+    struct err e = {0};
+    if (keeper_poll(k, 1, &e) != STATUS_OK) {
+        log_error(CKPT, "%s", e.msg);
+    }
+    json_decref(k->state);
+    k->state = NULL;
+}
+
+void keeper_trained(struct keeper *k, int64_t rollout, json_t *state)
+{
+    json_decref(k->state);
+    k->state = state;
+    k->rollout = rollout;
+}
+
+static double keeper_now(const struct keeper *k)
+{
+    return k->c.world->now(k->c.world->self);
+}
+
+/* Writes both, and returns when they are on disk or, where the port can, while the actor's is being
+ * written. The critic's first: a run goes on where the actor's is. */
+static int keeper_write(struct keeper *k, struct err *e)
+{
+    const struct train_opts *o = k->c.o;
+    const struct trainer_port *critic = k->c.critic, *actor = k->c.actor;
+    int rc = STATUS_OK;
+
+    if (critic) {
+        rc = critic->save(critic->self, o->critic_save, k->rollout, !o->no_save_optim, k->state, e);
+        if (rc == STATUS_OK && critic->saved) {
+            rc = critic->saved(critic->self, 1, e);
+        }
+    }
+    return rc == STATUS_OK
+               ? actor->save(actor->self, o->save, k->rollout, !o->no_save_optim, k->state, e)
+               : rc;
+}
+
+int keeper_save(struct keeper *k, struct err *e)
+{
+    struct patience wait = {0};
+    int rc;
+
+    if (!k->c.o->save || !k->c.actor || k->rollout < 0 || k->rollout == k->saved) {
+        return STATUS_OK;
+    }
+    rc = keeper_poll(k, 1, e);
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    k->began = keeper_now(k);
+    do {
+        rc = keeper_write(k, e);
+    } while (patience_again(&wait, rc, k->c.o->save, e));
+    k->blocked_s = keeper_now(k) - k->began;
+    k->saved = k->rollout;
+    k->writing = rc == STATUS_OK;
+    return rc;
+}
+
+/* What a full disk kept from being written is written again. */
+static int keeper_again(struct keeper *k, int rc, struct err *e)
+{
+    const struct trainer_port *actor = k->c.actor;
+    struct patience wait = {0};
+
+    while (patience_again(&wait, rc, k->c.o->save, e)) {
+        rc = keeper_write(k, e);
+        rc = rc == STATUS_OK && actor->saved ? actor->saved(actor->self, 1, e) : rc;
+    }
+    return rc;
+}
+
+/* Old checkpoints go, and what the ledger has of the rollouts before the oldest that is left. */
+static int keeper_retain(struct keeper *k, struct err *e)
+{
+    const struct train_opts *o = k->c.o;
+    int64_t keep = o->save_keep == CONF_UNSET ? 0 : o->save_keep;
+    int64_t bytes = o->save_keep_bytes == CONF_UNSET ? 0 : o->save_keep_bytes;
+    struct journal *j = k->c.journal;
+    int64_t oldest = -1;
+    int rc;
+
+    if (!keep && !bytes) {
+        return STATUS_OK;
+    }
+    rc = ckpt_retain(o->save, keep, bytes, &oldest, e);
+    if (rc == STATUS_OK && k->c.critic) {
+        int64_t other;
+        rc = ckpt_retain(o->critic_save, keep, bytes, &other, e);
+    }
+    return rc == STATUS_OK && j && j->prune && oldest >= 0 ? j->prune(j->self, oldest, e) : rc;
+}
+
+int keeper_poll(struct keeper *k, int wait, struct err *e)
+{
+    const struct trainer_port *actor = k->c.actor;
+    struct journal *j = k->c.journal;
+    json_t *data;
+    double t0;
+    int rc;
+
+    if (!k->writing) {
+        return STATUS_OK;
+    }
+    t0 = keeper_now(k);
+    rc = actor->saved ? actor->saved(actor->self, wait, e) : STATUS_OK;
+    k->blocked_s += keeper_now(k) - t0;
+    if (rc == STATUS_AGAIN) {
+        return rc;
+    }
+    k->writing = 0;
+    rc = keeper_again(k, rc, e);
+    if (rc == STATUS_OK && j) {
+        data = json_pack("{s:I}", "iteration", (json_int_t)k->saved);
+        rc = j->record(j->self, JOURNAL_SAVED, k->saved, data, e);
+        json_decref(data);
+    }
+    return rc == STATUS_OK ? keeper_retain(k, e) : rc;
+}

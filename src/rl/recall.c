@@ -1,0 +1,240 @@
+/* Owns rewards between the hub and the loop. Results that are ready together are recorded by one
+ * commit, and only then handed out. */
+#include "rl/recall.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "base/mem.h"
+#include "base/status.h"
+#include "rl/sample.h"
+
+#define RECALL_BATCH 256 /* results of one commit at most */
+
+/* What the hub works on. */
+struct recall_asked {
+    int64_t id;
+    struct journal_key key;
+};
+
+struct recall {
+    struct hub *hub;
+    struct journal *j;
+    struct recall_asked *asked; /* in the order of asking; results come nearly so */
+    size_t nasked, cap_asked;
+    struct hub_result *queue; /* on disk, to be handed out from head on */
+    size_t head, n, cap;
+};
+
+struct recall *recall_new(struct hub *hub, struct journal *j)
+{
+    struct recall *r = mem_alloc(sizeof *r);
+    r->hub = hub;
+    r->j = j && j->find ? j : NULL; /* one that only listens has nothing to recall */
+    return r;
+}
+
+void recall_free(struct recall *r)
+{
+    if (r) {
+        for (size_t i = r->head; i < r->n; i++) {
+            json_decref(r->queue[i].raw);
+        }
+        mem_free(r->asked);
+        mem_free(r->queue);
+        mem_free(r);
+    }
+}
+
+static struct journal_key recall_key(int64_t rollout, int set, const struct sample *s)
+{
+    struct journal_key k = {.rollout = rollout, .sample = s->index, .set = set};
+    k.ask = XXH3_64bits(s->tokens, sizeof *s->tokens * (size_t)(s->prompt_len + s->response_len));
+    k.start = s->branch; /* branches of one sample are scored apart */
+    return k;
+}
+
+static char *recall_pack(const struct hub_result *r)
+{
+    json_t *j = json_pack("{s:b,s:f,s:i}", "failed", r->failed, "reward", r->reward, "why", r->why);
+    char *text;
+    json_object_set_new_nocheck(j, "reason", json_string_nocheck(r->reason));
+    if (r->raw) {
+        json_object_set(j, "raw", r->raw);
+    }
+    text = json_dumps(j, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
+    json_decref(j);
+    return text;
+}
+
+static int recall_unpack(const char *text, size_t n, struct hub_result *r, struct err *e)
+{
+    json_error_t je;
+    json_t *j = json_loadb(text, n, JSON_ALLOW_NUL, &je), *v;
+
+    memset(r, 0, sizeof *r);
+    if (!json_is_object(j)) {
+        json_decref(j);
+        return ERR(e, STATUS_FORMAT, "a recorded reward cannot be read: %s", je.text);
+    }
+    r->failed = json_is_true(json_object_get(j, "failed"));
+    r->reward = json_number_value(json_object_get(j, "reward"));
+    r->why = (enum hub_class)json_integer_value(json_object_get(j, "why"));
+    v = json_object_get(j, "reason");
+    snprintf(r->reason, sizeof r->reason, "%s", json_is_string(v) ? json_string_value(v) : "");
+    r->raw = json_incref(json_object_get(j, "raw"));
+    json_decref(j);
+    return STATUS_OK;
+}
+
+static struct hub_result *recall_push(struct recall *r)
+{
+    if (r->head == r->n) {
+        r->head = r->n = 0;
+    }
+    if (r->n == r->cap) {
+        ASSERT(mem_grow((void **)&r->queue, &r->cap, 64, sizeof *r->queue));
+    }
+    return &r->queue[r->n++];
+}
+
+/* The recorded result of one sample. */
+static int recall_find(struct recall *r, const struct journal_key *k, struct hub_result *out,
+                       struct err *e)
+{
+    void *text;
+    size_t n;
+    int rc = r->j ? r->j->find(r->j->self, JOURNAL_REWARD, k, &text, &n, e) : STATUS_NOTFOUND;
+
+    if (rc == STATUS_OK) {
+        rc = recall_unpack(text, n, out, e);
+        mem_free(text);
+    }
+    return rc;
+}
+
+/* All of them from the journal: 0, or STATUS_NOTFOUND when one is missing. */
+static int recall_known(struct recall *r, int64_t id, int64_t rollout, int set,
+                        struct sample *const *s, int n, struct err *e)
+{
+    struct hub_result *found = mem_alloc(sizeof *found * (size_t)n);
+    int rc = STATUS_OK, have = 0;
+
+    while (rc == STATUS_OK && have < n) {
+        struct journal_key k = recall_key(rollout, set, s[have]);
+        rc = recall_find(r, &k, &found[have], e);
+        found[have].id = id + have;
+        have += rc == STATUS_OK;
+    }
+    for (int i = 0; i < have; i++) {
+        if (rc == STATUS_OK) {
+            *recall_push(r) = found[i];
+        } else {
+            json_decref(found[i].raw);
+        }
+    }
+    mem_free(found);
+    return rc;
+}
+
+/* In a replay: nobody asked for these rewards. They belong to answers that came when the rollout
+ * was decided; here they come at once, and whoever counts on them sees a failure that was not
+ * there. */
+static void recall_unknown(struct recall *r, int64_t id, int n)
+{
+    for (int i = 0; i < n; i++) {
+        struct hub_result *x = recall_push(r);
+        memset(x, 0, sizeof *x);
+        x->id = id + i;
+        x->failed = 1;
+        x->why = HUB_BROKEN;
+        snprintf(x->reason, sizeof x->reason, "its reward is not recorded");
+    }
+}
+
+int recall_submit(struct recall *r, int64_t id, int64_t rollout, int set, struct sample *const *s,
+                  int n, int group, struct err *e)
+{
+    int rc = recall_known(r, id, rollout, set, s, n, e);
+    json_t *j;
+
+    if (rc != STATUS_NOTFOUND) {
+        return rc;
+    }
+    if (!r->hub || (r->j && r->j->closed)) {
+        recall_unknown(r, id, n);
+        return STATUS_OK;
+    }
+    j = group ? json_array() : sample_to_json(s[0]);
+    for (int i = 0; group && i < n; i++) {
+        json_array_append_new(j, sample_to_json(s[i]));
+    }
+    rc = hub_submit(r->hub, &(struct hub_request){id, j}, e);
+    json_decref(j);
+    for (int i = 0; rc == STATUS_OK && r->j && i < n; i++) {
+        if (r->nasked == r->cap_asked) {
+            ASSERT(mem_grow((void **)&r->asked, &r->cap_asked, 256, sizeof *r->asked));
+        }
+        r->asked[r->nasked++] = (struct recall_asked){id + i, recall_key(rollout, set, s[i])};
+    }
+    return rc;
+}
+
+static int recall_record(struct recall *r, const struct hub_result *result, struct err *e)
+{
+    size_t i = 0;
+    char *text;
+    int rc;
+
+    while (i < r->nasked && r->asked[i].id != result->id) {
+        i++;
+    }
+    ASSERT(i < r->nasked);
+    text = recall_pack(result);
+    rc = text ? r->j->put(r->j->self, JOURNAL_REWARD, &r->asked[i].key, text, strlen(text), e)
+              : ERR(e, STATUS_FORMAT, "the reward of sample %lld cannot be written as JSON",
+                    (long long)r->asked[i].key.sample);
+    free(text);
+    memmove(&r->asked[i], &r->asked[i + 1], sizeof *r->asked * (--r->nasked - i));
+    return rc;
+}
+
+/* Takes what the hub has ready; all of it is on disk afterwards. */
+static int recall_take(struct recall *r, double wait_s, struct err *e)
+{
+    struct hub_result got;
+    size_t before = r->n;
+    int rc = STATUS_OK;
+
+    while (r->n - before < RECALL_BATCH &&
+           (rc = hub_poll(r->hub, r->n == before ? wait_s : 0.0, &got, e)) == STATUS_OK) {
+        *recall_push(r) = got;
+        rc = r->j ? recall_record(r, &got, e) : STATUS_OK;
+        if (rc != STATUS_OK || !r->j) {
+            break;
+        }
+    }
+    if (rc == STATUS_AGAIN && r->n > before) {
+        rc = STATUS_OK;
+    }
+    if (rc == STATUS_OK && r->j && r->n > before) {
+        rc = r->j->commit(r->j->self, e);
+    }
+    return rc;
+}
+
+int recall_poll(struct recall *r, double wait_s, struct hub_result *out, struct err *e)
+{
+    int rc = STATUS_OK;
+
+    if (r->head == r->n) {
+        r->head = r->n = 0;
+        rc = r->hub ? recall_take(r, wait_s, e) : STATUS_AGAIN;
+    }
+    if (rc == STATUS_OK) {
+        *out = r->queue[r->head++];
+    }
+    return rc;
+}

@@ -1,0 +1,273 @@
+/* The port that never asks twice: answers are those of the engine whether they come from it, from
+ * the journal, or from both; nothing is seen that is not on disk; nothing recorded is asked. */
+#include "fakeport.h"
+
+#include "base/rng.h"
+#include "rl/port_record.h"
+#include "run/ledger.h"
+
+static struct err e;
+
+enum { GROUPS = 6, PER = 4, ALL = GROUPS * PER };
+
+/* A run of the port over a ledger in folder `name`. */
+struct use {
+    struct fakeport f;
+    struct ledger *ledger;
+    struct journal counted; /* the ledger's, with commits counted */
+    struct port_record *p;
+    const struct rollout_port *port;
+    int commits;
+};
+
+static int count_commit(void *self, struct err *err)
+{
+    struct use *u = self;
+    struct journal *j = ledger_journal(u->ledger);
+    u->commits++;
+    return j->commit(j->self, err);
+}
+
+static int pass_put(void *self, enum journal_event kind, const struct journal_key *k,
+                    const void *data, size_t n, struct err *err)
+{
+    struct journal *j = ledger_journal(((struct use *)self)->ledger);
+    return j->put(j->self, kind, k, data, n, err);
+}
+
+static int pass_find(void *self, enum journal_event kind, const struct journal_key *k, void **data,
+                     size_t *n, struct err *err)
+{
+    struct journal *j = ledger_journal(((struct use *)self)->ledger);
+    return j->find(j->self, kind, k, data, n, err);
+}
+
+/* A clock that stands still unless it is moved. */
+static double slow_now(void *self)
+{
+    return ((struct fakeport *)self)->clock;
+}
+
+static void use_open(struct use *u, const char *name, uint64_t order, int closed)
+{
+    struct ledger_opts o = {.dir = fakeport_path(name), .mode = LEDGER_WAL, .closed = closed};
+    memset(u, 0, sizeof *u);
+    fakeport_open(&u->f, order);
+    u->f.world.now = slow_now;
+    assert_ok(ledger_open(&o, &u->ledger, &e), &e);
+    u->counted = (struct journal){
+        .put = pass_put, .find = pass_find, .commit = count_commit, .self = u, .closed = closed};
+    assert_ok(
+        port_record_open(closed ? NULL : &u->f.rollout, &u->counted, &u->f.world, NULL, &u->p, &e),
+        &e);
+    u->port = port_record_port(u->p);
+}
+
+static void use_close(struct use *u)
+{
+    port_record_close(u->p);
+    ledger_close(u->ledger, "done");
+    fakeport_close(&u->f);
+}
+
+static struct port_group group_of(int i)
+{
+    static int32_t tokens[GROUPS][4];
+    for (int k = 0; k < 4; k++) {
+        tokens[i][k] = i * 5 + k;
+    }
+    return (struct port_group){.id = 100 + i,
+                               .tokens = tokens[i],
+                               .ntokens = 4,
+                               .n = PER,
+                               .max_new = 8,
+                               .temperature = 1,
+                               .top_p = 1,
+                               .top_k = -1,
+                               .seed = 7,
+                               .stream = RNG_TRAIN,
+                               .sample = i * PER,
+                               .rollout = 2,
+                               .version = 5};
+}
+
+struct seen {
+    int have, n;
+    int32_t tokens[FAKEPORT_LEN];
+    float logps[FAKEPORT_LEN];
+    enum port_finish finish;
+    int64_t version;
+};
+
+/* Polls up to `most` answers into seen (ALL); the number. */
+static int drain(struct use *u, struct seen *seen, int most)
+{
+    struct port_answer a;
+    int n = 0, rc = STATUS_AGAIN;
+    while (n < most && (rc = u->port->poll(u->port->self, &a, &e)) != STATUS_END) {
+        struct seen *s;
+        if (rc == STATUS_AGAIN) {
+            u->f.clock = u->f.clock + 0.003;
+            continue;
+        }
+        assert_ok(rc, &e);
+        assert_in_range(a.group, 100, 100 + GROUPS - 1);
+        assert_in_range(a.sample, 0, PER - 1);
+        s = &seen[(a.group - 100) * PER + a.sample];
+        assert_int_equal(s->have, 0);
+        s->have = 1;
+        s->n = a.ntokens;
+        s->finish = a.finish;
+        s->version = a.version;
+        memcpy(s->tokens, a.tokens, sizeof *a.tokens * (size_t)a.ntokens);
+        memcpy(s->logps, a.logps, sizeof *a.logps * (size_t)a.ntokens);
+        n++;
+    }
+    return n;
+}
+
+static void submit_all(struct use *u, int change)
+{
+    for (int i = 0; i < GROUPS; i++) {
+        struct port_group g = group_of(i);
+        int rc;
+        g.temperature += (float)(change && i == 2);
+        while ((rc = u->port->submit(u->port->self, &g, &e)) == STATUS_AGAIN) {
+            fail_msg("no room was asked for");
+        }
+        assert_ok(rc, &e);
+    }
+}
+
+static void test_asks_once(void **state)
+{
+    struct use u;
+    struct seen one[ALL] = {0}, two[ALL] = {0}, three[ALL] = {0};
+    (void)state;
+    use_open(&u, "once", 3, 0);
+    submit_all(&u, 0);
+    assert_int_equal(drain(&u, one, ALL + 1), ALL);
+    assert_int_equal(port_record_stats(u.p).asked, ALL);
+    assert_true(u.commits < ALL); /* several answers at a time */
+    use_close(&u);
+
+    use_open(&u, "once", 9, 0);
+    submit_all(&u, 0);
+    assert_int_equal(drain(&u, two, ALL + 1), ALL);
+    assert_int_equal(u.f.submitted, 0);
+    assert_int_equal(port_record_stats(u.p).recalled, ALL);
+    assert_memory_equal(one, two, sizeof one);
+    use_close(&u);
+
+    use_open(&u, "once", 0, 1); /* and without any engine */
+    submit_all(&u, 0);
+    assert_int_equal(drain(&u, three, ALL + 1), ALL);
+    assert_memory_equal(one, three, sizeof one);
+    use_close(&u);
+
+    use_open(&u, "once", 4, 0); /* another question is another answer */
+    submit_all(&u, 1);
+    memset(two, 0, sizeof two);
+    assert_int_equal(drain(&u, two, ALL + 1), ALL);
+    assert_int_equal(port_record_stats(u.p).asked, PER);
+    use_close(&u);
+}
+
+/* Stopped after any number of answers: the next one asks for what is missing and no more. */
+static void test_some_recorded(void **state)
+{
+    struct seen whole[ALL] = {0};
+    struct use u;
+    (void)state;
+    use_open(&u, "some", 3, 0);
+    submit_all(&u, 0);
+    drain(&u, whole, ALL + 1);
+    use_close(&u);
+    for (int k = 0; k <= ALL; k++) {
+        struct seen first[ALL] = {0}, rest[ALL] = {0};
+        struct ledger_counts n;
+        char name[32];
+        int64_t had;
+        snprintf(name, sizeof name, "some-%d", k);
+        use_open(&u, name, 11 + (uint64_t)k, 0);
+        submit_all(&u, 0);
+        assert_int_equal(drain(&u, first, k), k);
+        assert_ok(ledger_count(u.ledger, &n, &e), &e);
+        assert_true(n.answers >= k); /* seen is on disk */
+        use_close(&u);
+
+        use_open(&u, name, 50 + (uint64_t)k, 0);
+        assert_ok(ledger_count(u.ledger, &n, &e), &e);
+        had = n.answers;
+        submit_all(&u, 0);
+        assert_int_equal(drain(&u, rest, ALL + 1), ALL);
+        assert_int_equal(port_record_stats(u.p).asked, ALL - had);
+        assert_int_equal(port_record_stats(u.p).recalled, had);
+        assert_memory_equal(rest, whole, sizeof whole);
+        for (int i = 0; i < ALL; i++) {
+            assert_true(!first[i].have || memcmp(&first[i], &whole[i], sizeof *whole) == 0);
+        }
+        use_close(&u);
+    }
+}
+
+/* An engine with little room: what it has none for waits or is turned away, and all of it comes. */
+static void test_little_room(void **state)
+{
+    struct seen whole[ALL] = {0}, seen[ALL] = {0};
+    struct use u;
+    int sent = 0, got = 0;
+    (void)state;
+    use_open(&u, "room", 3, 0);
+    submit_all(&u, 0);
+    drain(&u, whole, ALL + 1);
+    use_close(&u);
+    use_open(&u, "room-2", 5, 0);
+    u.f.room = PER;
+    while (got < ALL) {
+        while (sent < GROUPS) {
+            struct port_group g = group_of(sent);
+            int rc = u.port->submit(u.port->self, &g, &e);
+            if (rc == STATUS_AGAIN) {
+                break;
+            }
+            assert_ok(rc, &e);
+            sent++;
+        }
+        assert_true(sent < GROUPS || got + PER * 2 >= ALL - PER * 2 || got > 0);
+        got += drain(&u, seen, 1);
+    }
+    assert_true(u.f.turned_away > 0);
+    assert_memory_equal(seen, whole, sizeof whole);
+    use_close(&u);
+}
+
+static void test_refused(void **state)
+{
+    struct use u;
+    struct seen seen[ALL] = {0};
+    struct port_group g;
+    (void)state;
+    use_open(&u, "refused", 3, 0);
+    u.f.fail_submit = 2;
+    g = group_of(0);
+    assert_ok(u.port->submit(u.port->self, &g, &e), &e);
+    g = group_of(1);
+    assert_int_equal(u.port->submit(u.port->self, &g, &e), STATUS_INPUT);
+    g = group_of(2);
+    assert_ok(u.port->submit(u.port->self, &g, &e), &e);
+    assert_int_equal(drain(&u, seen, ALL), 2 * PER);
+    assert_int_equal(seen[PER].have, 0);
+    use_close(&u);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_asks_once),
+        cmocka_unit_test(test_some_recorded),
+        cmocka_unit_test(test_little_room),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, fakeport_setup, fakeport_teardown);
+}
