@@ -816,7 +816,9 @@ static int train_resume(struct train *t, struct err *e)
     }
     t->start = it + 1;
     t->sched_pos = json_integer_value(json_object_get(t->state, "sched_pos"));
+    weights_writing(t->w, 1); /* engines that map the weights are told of the version too */
     t->w->version = json_integer_value(json_object_get(t->state, "weight_version"));
+    weights_writing(t->w, 0);
     if (t->data && json_is_object(json_object_get(t->state, "dataset"))) {
         rc = prompts_restore(t->data, json_object_get(t->state, "dataset"), e);
     }

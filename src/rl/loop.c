@@ -432,7 +432,9 @@ static int loop_is_export(const char *dir, char *other, size_t size)
     while (d && all && (de = readdir(d))) {
         int known = strncmp(de->d_name, "model", 5) == 0 && strstr(de->d_name, ".safetensors");
         for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-            known |= strcmp(de->d_name, names[i]) == 0;
+            size_t k = strlen(names[i]); /* a killed run may have left one half written */
+            known |= strncmp(de->d_name, names[i], k) == 0 &&
+                     (!de->d_name[k] || strcmp(de->d_name + k, ".tmp") == 0);
         }
         found |= strstr(de->d_name, ".safetensors") != NULL;
         all = known;

@@ -104,10 +104,15 @@ static int durable_compare(struct durable *d, const char *run_dir, const json_t 
 /* A checkpoint that was in --save before the run began is not its own. */
 static int durable_note_foreign(struct durable *d, struct err *e)
 {
-    char text[32];
+    char text[32], *noted = ledger_get(d->ledger, "foreign_checkpoint");
     int64_t it = -1;
-    int rc = ckpt_latest(d->o->save, &it, e);
+    int rc = STATUS_OK, known = noted != NULL;
 
+    mem_free(noted);
+    if (known) {
+        return STATUS_OK;
+    }
+    rc = ckpt_latest(d->o->save, &it, e);
     if (rc != STATUS_OK && rc != STATUS_NOTFOUND) {
         return rc;
     }
@@ -176,12 +181,8 @@ int durable_open(struct durable *d, struct train_opts *o, const char *run_dir, i
     lo.command = command = durable_command(argc, argv);
     rc = ledger_open(&lo, &d->ledger, e);
     json_decref(command);
-    if (rc == STATUS_OK && ledger_attempt(d->ledger) == 1) {
-        rc = durable_note_foreign(d, e);
-    } else if (rc == STATUS_OK) {
-        rc = durable_compare(d, run_dir, options, e);
-    }
-    return rc;
+    rc = rc == STATUS_OK ? durable_note_foreign(d, e) : rc;
+    return rc == STATUS_OK ? durable_compare(d, run_dir, options, e) : rc;
 }
 
 int durable_replays(const struct durable *d)

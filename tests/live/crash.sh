@@ -11,7 +11,8 @@
 # was recorded at a kill may be asked for again.
 #
 # KILLS: kills in all, default 20. FAULTS: runs with failing calls, default 6. STEPS: rollouts of a run,
-# default 4. SEED: of what is drawn; printed. MODEL=smollm2: the real model, with shorter runs. Ends with
+# default 4. SEED: of what is drawn; printed. MODEL=smollm2: the real model, with shorter runs.
+# COMMAND=train-async: the other command. MORE: further flags, such as "--rollout-backend miles". Ends with
 #     kills=N terms=T faults=F full_disks=D diverged=0 lost_samples=0 recorded_answers_asked_again=0 ...
 
 # shellcheck source=lib.sh
@@ -49,6 +50,7 @@ smollm2)
     ;;
 esac
 ARGS+=(--hf-checkpoint "$MODEL")
+read -ra MORE <<<"${MORE:-}"
 
 # Each call is written down, in a file of the attempt. Some rewards fail: their groups are replaced.
 cat >"$WORK/reward.py" <<'PY'
@@ -73,4 +75,5 @@ for name, n in (("prompts", 40), ("eval", 3)):
             out.write(json.dumps({"prompt": text, "label": str(i)}) + "\n")
 PY
 
-"$PYTHON" "$ROOT/tests/live/crash.py" "$WORK" "$SEED" "${KILLS:-20}" "${FAULTS:-6}" -- "$MILES" train "${ARGS[@]}"
+"$PYTHON" "$ROOT/tests/live/crash.py" "$WORK" "$SEED" "${KILLS:-20}" "${FAULTS:-6}" -- \
+    "$MILES" "${COMMAND:-train}" "${ARGS[@]}" "${MORE[@]}"

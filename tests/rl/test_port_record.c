@@ -261,13 +261,78 @@ static void test_refused(void **state)
     use_close(&u);
 }
 
+/* Ended when a few answers are there: the next time the finished ones come at once, the others show
+ * as far as they had come, and end when they are ended again. */
+static void test_ended(void **state)
+{
+    (void)state;
+    for (int closed = 0; closed < 2; closed++) {
+        struct seen one[ALL] = {0}, two[ALL] = {0};
+        struct use u;
+        char name[32];
+        int before, cut = 0;
+
+        snprintf(name, sizeof name, "ended-%d", closed);
+        use_open(&u, name, 21, 0);
+        u.f.slots = 3;
+        submit_all(&u, 0);
+        before = drain(&u, one, 5);
+        u.port->abort(u.port->self, -1);
+        assert_int_equal(before + drain(&u, one, ALL + 1), ALL);
+        use_close(&u);
+
+        use_open(&u, name, 33, closed);
+        submit_all(&u, 0);
+        for (int i = 0; i < ALL; i++) {
+            int got = u.port->progress(u.port->self, 100 + i / PER, i % PER);
+            assert_int_equal(got, one[i].finish == PORT_ABORT ? one[i].n
+                                  : one[i].n                  ? one[i].n - 1
+                                                              : 0);
+            cut += one[i].finish == PORT_ABORT;
+        }
+        assert_true(cut > 2 && cut < ALL - 2);
+        assert_int_equal(drain(&u, two, ALL - cut), ALL - cut); /* none of those that were cut */
+        for (int i = 0; i < ALL; i++) {
+            assert_int_equal(two[i].have, one[i].finish != PORT_ABORT);
+        }
+        u.port->abort(u.port->self, -1);
+        assert_int_equal(drain(&u, two, ALL + 1), cut);
+        assert_int_equal(u.f.submitted, 0);
+        assert_memory_equal(one, two, sizeof one);
+        use_close(&u);
+    }
+}
+
+/* A replay without the answers says so, unless nobody waits for them. */
+static void test_replay_of_nothing(void **state)
+{
+    struct seen seen[ALL] = {0};
+    struct port_answer a;
+    struct use u;
+    int rc;
+    (void)state;
+    use_open(&u, "nothing", 1, 0);
+    use_close(&u);
+    use_open(&u, "nothing", 1, 1);
+    submit_all(&u, 0);
+    while ((rc = u.port->poll(u.port->self, &a, &e)) == STATUS_AGAIN) {
+    }
+    assert_int_equal(rc, STATUS_NOTFOUND);
+    assert_non_null(strstr(e.msg, "sample 0 of rollout 2"));
+    u.port->abort(u.port->self, -1);
+    assert_int_equal(drain(&u, seen, ALL + 1), ALL);
+    for (int i = 0; i < ALL; i++) {
+        assert_true(seen[i].finish == PORT_ABORT && seen[i].n == 0);
+    }
+    use_close(&u);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_asks_once),
-        cmocka_unit_test(test_some_recorded),
-        cmocka_unit_test(test_little_room),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_asks_once),   cmocka_unit_test(test_some_recorded),
+        cmocka_unit_test(test_little_room), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_ended),       cmocka_unit_test(test_replay_of_nothing),
     };
     return cmocka_run_group_tests(tests, fakeport_setup, fakeport_teardown);
 }
