@@ -22,10 +22,13 @@
     "engines read the trainer's memory, or a folder (--update-weight-disk-dir), and prove by "     \
     "checksums what they have"
 #define EVAL_HERE "evaluation runs on the run's own engines at the same weights: the same answers"
-#define PROFILER  "torch's profiler has nothing to see here; metrics have the seconds of each phase"
-#define HF_STEP   "a Hugging Face folder holds one state: give the folder of the one that is meant"
-#define HOOKS     "hooks of the trainer are planned"
-#define PLUGINS   "this extension point is planned"
+#define DUMPER                                                                                     \
+    "it compares the passes of engine and trainer by their activations: here both are one pass, "  \
+    "and a log-prob that differs is an error"
+#define PROFILER "torch's profiler has nothing to see here; metrics have the seconds of each phase"
+#define HF_STEP  "a Hugging Face folder holds one state: give the folder of the one that is meant"
+#define HOOKS    "hooks of the trainer are planned"
+#define PLUGINS  "this extension point is planned"
 
 static const struct conf_known known_flags[] = {
     /* Cluster, placement, offload */
@@ -139,7 +142,7 @@ static const struct conf_known known_flags[] = {
     {"fsdp-cpu-offload", CONF_BOOL, "false", CONF_NOTED, ONE_HOST, NULL},
     {"fsdp-cpu-backend", CONF_STR, "gloo", CONF_NOTED, ONE_HOST, NULL},
     {"dp-replicate-size", CONF_INT, "1", CONF_NOTED, ONE_HOST, "[1,65536]"},
-    {"deterministic-mode", CONF_BOOL, NULL, CONF_NOTED,
+    {"deterministic-mode", CONF_BOOL, "false", CONF_NOTED,
      "always so: the same run gives the same bits", NULL},
     {"context-parallel-size", CONF_INT, "1", CONF_NOTED, LAYOUT, "[1,65536]"},
     {"record-memory-history", CONF_SWITCH, NULL, CONF_NOTED,
@@ -179,7 +182,9 @@ static const struct conf_known known_flags[] = {
     {"update-weight-delta-encoding", CONF_CHOICE, "xor", CONF_NOTED, WSYNC, "xor|overwrite"},
     {"update-weight-delta-checksum", CONF_CHOICE, "xxh3-128", CONF_NOTED, WSYNC,
      "xxh3-128|blake3|adler32"},
-    {"custom-update-weight-post-write-path", CONF_STR, NULL, CONF_LATER, PLUGINS, NULL},
+    {"custom-update-weight-post-write-path", CONF_STR, NULL, CONF_NEVER,
+     "engines are told of weights when all of them are there: no files are patched in between",
+     NULL},
     {"p2p-transfer-num-workers", CONF_INT, "4", CONF_NOTED, WSYNC, NULL},
     {"p2p-transfer-timeout", CONF_FLOAT, "30", CONF_NOTED, WSYNC, NULL},
     {"prefill-num-servers", CONF_INT, NULL, CONF_NOTED,
@@ -359,7 +364,7 @@ static const struct conf_known known_flags[] = {
     {"dashboard-gpu-sample-interval", CONF_FLOAT, "1", CONF_LATER, "a dashboard is planned", NULL},
     {"dashboard-sglang-scrape-interval", CONF_FLOAT, "2", CONF_LATER, "a dashboard is planned",
      NULL},
-    {"dashboard-sglang-scrape-mode", CONF_STR, NULL, CONF_LATER, "a dashboard is planned", NULL},
+    {"dashboard-sglang-scrape-mode", CONF_STR, "auto", CONF_LATER, "a dashboard is planned", NULL},
     {"dashboard-sglang-metrics", CONF_STR, NULL, CONF_LATER, "a dashboard is planned", NULL},
     {"dashboard-forward-prometheus", CONF_SWITCH, NULL, CONF_LATER, "a dashboard is planned", NULL},
     /* Debug, reproduction, CI */
@@ -374,15 +379,13 @@ static const struct conf_known known_flags[] = {
      "--save-debug-rollout-data saves samples; the other dumps are planned", NULL},
     {"dump-details", CONF_STR, NULL, CONF_LATER,
      "--save-debug-rollout-data saves samples; the other dumps are planned", NULL},
-    {"dumper-enable", CONF_SWITCH, NULL, CONF_LATER, "dumps of activations are planned", NULL},
-    {"dumper-dir", CONF_STR, NULL, CONF_LATER, "dumps of activations are planned", NULL},
-    {"dumper-inference", CONF_STRS, NULL, CONF_LATER, "dumps of activations are planned", NULL},
-    {"dumper-fwd-only", CONF_STRS, NULL, CONF_LATER, "dumps of activations are planned", NULL},
-    {"dumper-fwd-bwd", CONF_STRS, NULL, CONF_LATER, "dumps of activations are planned", NULL},
-    {"dumper-source-patcher-config-inference", CONF_STR, NULL, CONF_LATER,
-     "dumps of activations are planned", NULL},
-    {"dumper-source-patcher-config-train", CONF_STR, NULL, CONF_LATER,
-     "dumps of activations are planned", NULL},
+    {"dumper-enable", CONF_SWITCH, NULL, CONF_NEVER, DUMPER, NULL},
+    {"dumper-dir", CONF_STR, NULL, CONF_NEVER, DUMPER, NULL},
+    {"dumper-inference", CONF_STRS, NULL, CONF_NEVER, DUMPER, NULL},
+    {"dumper-fwd-only", CONF_STRS, NULL, CONF_NEVER, DUMPER, NULL},
+    {"dumper-fwd-bwd", CONF_STRS, NULL, CONF_NEVER, DUMPER, NULL},
+    {"dumper-source-patcher-config-inference", CONF_STR, NULL, CONF_NEVER, DUMPER, NULL},
+    {"dumper-source-patcher-config-train", CONF_STR, NULL, CONF_NEVER, DUMPER, NULL},
     {"memory-snapshot-dir", CONF_STR, ".", CONF_NOTED,
      "the log has a plan of the memory before the first step, metrics the peak of every step",
      NULL},
@@ -416,14 +419,20 @@ static const struct conf_known known_flags[] = {
      "assertions of Miles' own test machines; those that help users are planned", NULL},
     {"ci-check-model-hash", CONF_SWITCH, NULL, CONF_LATER,
      "assertions of Miles' own test machines; those that help users are planned", NULL},
-    {"ci-ft-test-actions", CONF_JSON, NULL, CONF_LATER,
-     "assertions of Miles' own test machines; those that help users are planned", NULL},
-    {"ci-inject-rollout-data-path", CONF_STR, NULL, CONF_LATER,
-     "assertions of Miles' own test machines; those that help users are planned", NULL},
-    {"ci-inject-rollout-data-start-rollout-id", CONF_INT, NULL, CONF_LATER,
-     "assertions of Miles' own test machines; those that help users are planned", NULL},
-    {"ci-inject-rollout-data-min-match-ratio", CONF_FLOAT, "0.9", CONF_LATER,
-     "assertions of Miles' own test machines; those that help users are planned", NULL},
+    {"ci-ft-test-actions", CONF_JSON, NULL, CONF_NEVER,
+     "faults are made by this project's own tests", NULL},
+    {"ci-inject-rollout-data-path", CONF_STR, NULL, CONF_NEVER,
+     "give --load-debug-rollout-data: a run draws the same samples again, so there is nothing to "
+     "hold them against",
+     NULL},
+    {"ci-inject-rollout-data-start-rollout-id", CONF_INT, NULL, CONF_NEVER,
+     "give --load-debug-rollout-data: a run draws the same samples again, so there is nothing to "
+     "hold them against",
+     NULL},
+    {"ci-inject-rollout-data-min-match-ratio", CONF_FLOAT, "0.9", CONF_NEVER,
+     "give --load-debug-rollout-data: a run draws the same samples again, so there is nothing to "
+     "hold them against",
+     NULL},
     /* Misc */
     {"miles-router-timeout", CONF_FLOAT, NULL, CONF_NEVER,
      "give --sglang-router-request-timeout-secs", NULL},
@@ -498,8 +507,7 @@ static const struct conf_known known_flags[] = {
     /* whole families; last, so that exact names win */
     {"moe-*", CONF_STRS, NULL, CONF_NOTED, DENSE, NULL},
     {"fp4-*", CONF_STRS, NULL, CONF_LATER, "low precision is planned; everything is bf16", NULL},
-    {"eval-sglang-*", CONF_STRS, NULL, CONF_LATER, "evaluation runs on the run's own engines",
-     NULL},
+    {"eval-sglang-*", CONF_STRS, NULL, CONF_NOTED, EVAL_HERE, NULL},
     {0}};
 
 #undef ONE_HOST
@@ -513,6 +521,7 @@ static const struct conf_known known_flags[] = {
 #undef FT
 #undef WSYNC
 #undef EVAL_HERE
+#undef DUMPER
 #undef PROFILER
 #undef HF_STEP
 #undef HOOKS

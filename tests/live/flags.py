@@ -59,6 +59,32 @@ def check_names(rows):
     return len(found - NOT_FLAGS)
 
 
+# With the FSDP backend, which has defaults of its own (--train-backend).
+FSDP_DEFAULTS = {"adam-beta2", "weight-decay"}
+
+
+def check_defaults(rows):
+    """Numbers that the documents give as defaults are the program's."""
+    if not REFERENCE or not REFERENCE.is_dir():
+        return 0
+    text = (REFERENCE / "miles-features.md").read_text()
+    text = text[text.index("\n## 2. Command line"):text.index("\n## 3. ")].translate(
+        {0x2011: "-", 0x2212: "-", 0x2013: "-"})
+    have = {r["name"]: r["default"] for r in rows}
+    found = 0
+    for line in text.splitlines():
+        cells = [c.strip() for c in line.split("|")[1:-1]]
+        names = re.findall(r"`--([a-z0-9-]+)`", cells[0]) if cells else []
+        given = cells[-2].strip("`") if len(cells) in (3, 4) else ""
+        if len(names) != 1 or not re.fullmatch(r"-?[0-9.]+(e-?[0-9]+)?", given):
+            continue
+        found += 1
+        mine = have.get(names[0], "")
+        if names[0] not in FSDP_DEFAULTS and (mine in ("", "-") or float(mine) != float(given)):
+            complain(f"--{names[0]} has the default {given} in the documents and {mine} here")
+    return found
+
+
 def other_value(kind, default):
     """Words for a flag of this kind that are not its default."""
     if kind.startswith("switch"):
@@ -127,12 +153,13 @@ def main():
     flags = table("miles-flags.tsv")
     rules = table("miles-rules.tsv")
     names = check_names(flags)
+    defaults = check_defaults(flags)
     others = [r for r in flags if r["state"] != "works"]
     with ThreadPoolExecutor(2) as pool:
         heard = list(pool.map(check_heard, others))
         ruled = list(pool.map(check_rule, rules))
     print(json.dumps({k: heard.count(k) for k in ("refused", "told", "silent")}), file=sys.stderr)
-    print(f"names={names} flags={len(flags)} refused={heard.count('refused')} told={heard.count('told')} "
+    print(f"names={names} defaults={defaults} flags={len(flags)} refused={heard.count('refused')} told={heard.count('told')} "
           f"silent={heard.count('silent')} rules={len(rules)} rules_refused={ruled.count('refused')} "
           f"rules_lifted={ruled.count('works')} failed={len(problems)}")
     return 1 if problems else 0

@@ -4,8 +4,9 @@
 # `miles flags --check` holds docs/miles-flags.tsv against the program; every flag that does nothing here
 # is given with another value than its default and must be refused or told in the log, with its sentence;
 # every combination of docs/miles-rules.tsv must be refused, or pass a dry run. Where the documents that
-# the list was made from are there ($MILES_REFERENCE), every flag they name must be in the list.
-# Ends with names=... flags=... refused=... told=... silent=0 rules=... failed=0.
+# the list was made from are there ($MILES_REFERENCE), every flag they name must be in the list,
+# and the numbers they give as defaults must be the program's.
+# Ends with names=... defaults=... flags=... refused=... told=... silent=0 rules=... failed=0.
 
 # shellcheck source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
