@@ -139,7 +139,7 @@ int port_record_unpack(const void *data, size_t n, struct port_answer *a, struct
 static uint64_t port_record_ask(const struct port_group *g)
 {
     struct {
-        uint64_t tokens, seed;
+        uint64_t tokens, texts, seed;
         float temperature, top_p;
         int32_t top_k, ignore_eos, max_new, nstop;
         int32_t stop[16];
@@ -148,6 +148,9 @@ static uint64_t port_record_ask(const struct port_group *g)
 
     memset(&q, 0, sizeof q);
     q.tokens = XXH3_64bits(g->tokens, sizeof *g->tokens * (size_t)g->ntokens);
+    for (int i = 0; i < g->ntexts; i++) {
+        q.texts = XXH3_64bits_withSeed(g->texts[i], strlen(g->texts[i]), q.texts + 1);
+    }
     q.seed = g->seed;
     q.temperature = g->temperature;
     q.top_p = g->top_p;

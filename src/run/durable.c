@@ -206,7 +206,7 @@ static int durable_is_own(struct durable *d)
 }
 
 /* The checkpoint before the first rollout that is replayed. */
-static void durable_from_replay(const struct durable *d, struct durable_from *f)
+static void durable_from_replay(struct durable *d, struct durable_from *f)
 {
     char name[40], *dir;
     int own;
@@ -217,6 +217,7 @@ static void durable_from_replay(const struct durable *d, struct durable_from *f)
     own = fsio_is_dir(dir);
     f->dir = d->first == 0 ? NULL : own ? d->save : d->o->load;
     f->critic = own ? d->critic_save : d->o->critic_load;
+    d->own = own;
     mem_free(dir);
 }
 
