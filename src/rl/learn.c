@@ -553,6 +553,9 @@ static int learn_steps(struct learn *l, struct learn_work *w, struct err *e)
 
     if (rc == STATUS_OK && l->c.o->reset_optimizer_states) {
         rc = actor->refresh(actor->self, PORT_RESET_OPTIM, e);
+        if (rc == STATUS_OK && l->c.critic) {
+            rc = l->c.critic->refresh(l->c.critic->self, PORT_RESET_OPTIM, e);
+        }
     }
     if (rc == STATUS_OK && l->c.critic) {
         rc = learn_critic(l, w, e);

@@ -3,6 +3,8 @@
 #
 # (a) Every estimator trains two rollouts, with two steps each. (b) How steps are cut into micro-batches
 # and log-probs into chunks changes no bit, and neither does --keep-old-actor where nothing is old.
+# A rollout that was sampled ahead has older weights as its old policy: where the engine has the trainer's
+# bits its own log-probs are that, and read from a file they are computed with a kept copy, to the same bits.
 # (c) --ref-update-interval moves the reference, and a run that was stopped goes on with the moved one.
 # (d) --reset-optimizer-states, --allow-partial-train-step and --use-dynamic-global-batch-size do what
 # they say. (e) A teacher behind HTTP gives the bits of one in the process; one that is not there is
@@ -93,6 +95,18 @@ run cut "${ARGS[@]}" "${RM[@]}" --num-steps-per-rollout 2 --balance-by-flops --m
 same grpo cut
 awk -v h="$(last cut rollout/entropy)" 'BEGIN { exit !(h > 4 && h < 6.3) }' || # ln 512 is 6.24
     lib_die "rollout/entropy is $(last cut rollout/entropy)"
+
+AHEAD=("${ARGS[@]}" "${RM[@]}" --num-rollout 4 --keep-old-actor)
+"$MILES" train-async --run-dir "$WORK/ahead" --save-hf "$WORK/ahead-hf" "${AHEAD[@]}" \
+    --save-debug-rollout-data "$WORK/ahead-{rollout_id}.jsonl" >"$WORK/ahead.log" 2>&1 ||
+    lib_die "$(tail -n 3 "$WORK/ahead.log")"
+run copies "${AHEAD[@]}" --debug-train-only --load-debug-rollout-data "$WORK/ahead-{rollout_id}.jsonl"
+same ahead copies
+live_equal "versions that were not kept" "$(lib_metric "$WORK/copies" train/old_actor_missing | sort -u)" 0
+"$MILES" train --run-dir "$WORK/nearest" --save-hf "$WORK/nearest-hf" "${ARGS[@]}" --num-rollout 4 --debug-train-only \
+    --load-debug-rollout-data "$WORK/ahead-{rollout_id}.jsonl" >"$WORK/nearest.log" 2>&1 ||
+    lib_die "$(tail -n 3 "$WORK/nearest.log")"
+other ahead nearest
 
 # (c)
 REF=("${ARGS[@]}" "${RM[@]}" --use-kl-loss --kl-loss-coef 0.5 --kl-loss-type low_var_kl --num-rollout 4)

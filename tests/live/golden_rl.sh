@@ -11,6 +11,14 @@ lib_python
 lib_work
 
 cmake --build "$MILES_BUILD" --target golden_rl >&2
-"$PYTHON" "$ROOT/tests/golden/rl/oracle.py" --cases "${CASES:-2200}" --seed "${SEED:-1}" \
-    >"$WORK/cases.jsonl"
+# The oracle in two halves side by side, torch with one thread in each.
+oracle() {
+    "$PYTHON" "$ROOT/tests/golden/rl/oracle.py" --cases "${CASES:-2200}" --seed "${SEED:-1}" --part "$1/2" \
+        >"$WORK/cases$1.jsonl"
+}
+oracle 0 &
+HALF=$!
+oracle 1
+wait $HALF
+cat "$WORK/cases0.jsonl" "$WORK/cases1.jsonl" >"$WORK/cases.jsonl"
 "$MILES_BUILD/golden_rl" "$WORK/cases.jsonl"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Random cases of the RL mathematics with their expected results, one JSON object a line.
 
-    oracle.py [--cases N] [--seed S] [--only KIND] > cases.jsonl
+    oracle.py [--cases N] [--seed S] [--only KIND] [--part I/N] > cases.jsonl
 
 An independent implementation in float64 torch, written from the formulas, gradients by autograd;
 it shares nothing with the C code. golden_rl reads the lines, computes the same in C and compares.
@@ -878,7 +878,7 @@ def value(d):
         line["scale"] = text(torch.where(m, 2 * weight * (v.abs() + g.abs()), torch.zeros_like(v)))
     return {"kind": "value", "value_clip": clip, "per_token": per_token, "samples": lines,
             "step": {"rollouts": rollouts, "tokens": tokens},
-            "want": {"metrics": {"value_loss": float(total), "value_clipfrac": frac}}}
+            "want": {"metrics": {"value_loss": float(total.detach()), "value_clipfrac": frac}}}
 
 
 def sft(d):
@@ -915,7 +915,7 @@ def estimate(d):
     k.backward()
     e = math.exp(-(new - base))
     return {"kind": "kl", "type": kind, "new": repr(new), "base": repr(base),
-            "want": {"value": repr(float(k)), "slope": repr(float(x.grad)),
+            "want": {"value": repr(float(k.detach())), "slope": repr(float(x.grad)),
                      "scale": repr(1 + abs(new - base) * (1 + e) + e + abs(new) + abs(base))}}
 
 
@@ -1048,7 +1048,7 @@ def logsoftmax(d):
     (g,) = torch.autograd.grad(lp, t, retain_graph=True)
     (gh,) = torch.autograd.grad(h, t)
     return {"kind": "logp", "logits": text(x), "target": y, "tau": repr(tau),
-            "want": {"logp": repr(float(lp)), "entropy": repr(float(h)), "dlogp": text(g),
+            "want": {"logp": repr(float(lp.detach())), "entropy": repr(float(h.detach())), "dlogp": text(g),
                      "dentropy": text(gh)}}
 
 
@@ -1076,9 +1076,13 @@ def main():
     ap.add_argument("--cases", type=int, default=2200)
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--only")
+    ap.add_argument("--part", default="0/1", help="every N-th case from I on")
     args = ap.parse_args()
+    part, parts = map(int, args.part.split("/"))
     redrawn = 0
     for i, make in enumerate(plan(args.cases)):
+        if i % parts != part:
+            continue
         for attempt in range(200):
             d = Draw(random.Random((args.seed * 1000003 + i) * 1009 + attempt))
             try:
