@@ -402,9 +402,6 @@ static int flags_show(const char *pattern, struct err *e)
     struct flags_show s = {pattern, 0};
     struct flags_answer a;
 
-    if (pattern && strncmp(pattern, "--", 2) == 0) {
-        s.pattern += 2;
-    }
     flags_each(flags_show_one, &s);
     if (!s.shown && s.pattern && flags_find(s.pattern, &a)) {
         printf("--%s is one of:\n", s.pattern);
@@ -426,6 +423,19 @@ static const struct conf_opt flags_opts_table[] = {
     {"tsv", CONF_SWITCH, NULL, NULL, "write that list anew to stdout", O(tsv), "list", NULL},
     {0}};
 
+/* A flag may be asked for as it is written. */
+static int flags_is_pattern(const char *word)
+{
+    static const char *const own[] = {"--check", "--tsv", "--help", "--help-markdown"};
+
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+        if (strcmp(word, own[i]) == 0) {
+            return 0;
+        }
+    }
+    return strncmp(word, "--", 2) == 0 && word[2];
+}
+
 int cmd_flags(int argc, char **argv)
 {
     struct conf *c = conf_new();
@@ -436,6 +446,9 @@ int cmd_flags(int argc, char **argv)
 
     conf_add(c, flags_opts_table, &o);
     conf_positional(c, 0, 1);
+    if (argc == 2 && flags_is_pattern(argv[1])) {
+        argv[1] += 2;
+    }
     rc = conf_parse(c, argc - 1, argv + 1, &e);
     if (rc == STATUS_END) {
         cmd_help("miles flags [PATTERN] | --check [FILE] | --tsv [FILE]", c);

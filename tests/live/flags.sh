@@ -19,6 +19,33 @@ REFERENCE=${MILES_REFERENCE:-$ROOT/../shared/reference}
 "$MILES" flags --tsv "$ROOT/docs/miles-flags.tsv" | cmp - "$ROOT/docs/miles-flags.tsv" ||
     lib_die "docs/miles-flags.tsv is not current: run tools/flags_doc.sh"
 
+# What the check must find: an answer that is not the program's, a name without one, a name too few.
+wrong() {
+    local what=$1 said=$2
+    if "$MILES" flags --check "$WORK/planted.tsv" >"$WORK/planted.out" 2>&1; then
+        lib_die "miles flags --check does not find $what"
+    fi
+    grep -q -e "$said" "$WORK/planted.out" || lib_die "$what: \"$said\" is not said: $(cat "$WORK/planted.out")"
+}
+sed '/^lora-rank\t/s/planned/works/' "$ROOT/docs/miles-flags.tsv" >"$WORK/planted.tsv"
+wrong "another state" 'state of --lora-rank is "works", the program says "planned"'
+{
+    cat "$ROOT/docs/miles-flags.tsv"
+    printf 'no-such-flag\tx\tint\t-\tworks\tnothing\n'
+} >"$WORK/planted.tsv"
+wrong "an unknown name" 'unanswered=1$'
+sed '/^lora-rank\t/d' "$ROOT/docs/miles-flags.tsv" >"$WORK/planted.tsv"
+wrong "a missing name" 'lora-rank has an answer and is not in'
+sed '5s/\t/ /' "$ROOT/docs/miles-flags.tsv" >"$WORK/planted.tsv"
+wrong "a torn row" ':5: 5 columns, not 6'
+"$MILES" flags --tensor-model-parallel-size | grep -q 'no way to split it changes a bit' ||
+    lib_die "miles flags does not take a flag as it is written"
+"$MILES" flags 'tensor-*' | grep -q '^--tensor-model-parallel-size: inapplicable, accepted' ||
+    lib_die "miles flags does not show a flag"
+if "$MILES" flags nothing-like-it >/dev/null 2>&1; then
+    lib_die "miles flags finds what is not there"
+fi
+
 # The shape of a small model is enough for a dry run.
 mkdir "$WORK/model"
 cat >"$WORK/model/config.json" <<'JSON'
