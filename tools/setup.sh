@@ -10,6 +10,7 @@
 #                               stub of CUDA's driver library that it wants; prints its folder
 #     tools/setup.sh vllm       a venv with the packages of tools/vllm.txt (6 GB); prints its folder
 #     tools/setup.sh llamacpp   a venv with the packages of tools/llamacpp.txt; prints its folder
+#     tools/setup.sh trackers   a venv with the packages of tools/trackers.txt; prints its folder
 #
 # The venv is ${MILES_ORACLES}, by default oracles/ in ${MILES_CACHE}, by default ~/.cache/miles.
 # Building and running miles needs only `build`; the others are for tests and benchmarks.
@@ -24,6 +25,8 @@ VLLM=${MILES_CACHE:-$HOME/.cache/miles}/vllm
 VLLM_PINS=$ROOT/tools/vllm.txt
 LLAMACPP=${MILES_CACHE:-$HOME/.cache/miles}/llamacpp
 LLAMACPP_PINS=$ROOT/tools/llamacpp.txt
+TRACKERS=${MILES_CACHE:-$HOME/.cache/miles}/trackers
+TRACKERS_PINS=$ROOT/tools/trackers.txt
 ONEDNN=${MILES_CACHE:-$HOME/.cache/miles}/onednn/lib/libdnnl.so.3
 # The newest packaged build of oneDNN (3.6.2) with OpenMP threads that needs nothing else: it lies in
 # this wheel. The packages named onednn are built for SYCL and have no CPU engine without OpenCL.
@@ -177,6 +180,11 @@ setup_llamacpp() {
     echo "$LLAMACPP"
 }
 
+setup_trackers() {
+    venv_ready "$TRACKERS" "$TRACKERS_PINS" || venv_install "$TRACKERS" "$TRACKERS_PINS"
+    echo "$TRACKERS"
+}
+
 setup_onednn() {
     local tmp
     if [ ! -f "$ONEDNN" ]; then
@@ -202,8 +210,9 @@ onednn) setup_onednn ;;
 sglang) setup_sglang ;;
 vllm) setup_vllm ;;
 llamacpp) setup_llamacpp ;;
+trackers) setup_trackers ;;
 *)
-    echo "usage: tools/setup.sh build|oracles|onednn|sglang|vllm|llamacpp" >&2
+    echo "usage: tools/setup.sh build|oracles|onednn|sglang|vllm|llamacpp|trackers" >&2
     exit 2
     ;;
 esac

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <time.h>
 
 #include "base/status.h"
 
@@ -16,12 +17,34 @@ static struct {
     log_sink_fn *fn;
     void *arg;
 } log_sinks[LOG_SINKS];
+static int log_times;
 static void (*log_before)(void *);
 static void *log_before_arg;
 
 void log_set_level(enum log_level level)
 {
     log_min = level;
+}
+
+void log_set_times(int on)
+{
+    log_times = on;
+}
+
+/* "2026-01-31T23:59:59.123Z ", or nothing. */
+static void log_when(char out[40])
+{
+    struct timespec now;
+    struct tm day;
+    size_t n;
+
+    out[0] = 0;
+    if (log_times) {
+        clock_gettime(CLOCK_REALTIME, &now);
+        gmtime_r(&now.tv_sec, &day);
+        n = strftime(out, 40, "%Y-%m-%dT%H:%M:%S", &day);
+        snprintf(out + n, 40 - n, ".%03ldZ ", now.tv_nsec / 1000000);
+    }
 }
 
 int log_add_sink(log_sink_fn *fn, void *arg)
@@ -68,7 +91,7 @@ const char *log_level_name(enum log_level level)
 void log_write(enum log_level level, const char *comp, const char *fmt, ...)
 {
     char text[2048];
-    char low[32];
+    char low[32], when[40];
     size_t n = 0;
     va_list ap;
 
@@ -86,7 +109,8 @@ void log_write(enum log_level level, const char *comp, const char *fmt, ...)
     if (log_before) {
         log_before(log_before_arg);
     }
-    fprintf(stderr, "miles: %s %s: %s\n", log_level_name(level), low, text);
+    log_when(when);
+    fprintf(stderr, "%smiles: %s %s: %s\n", when, log_level_name(level), low, text);
     for (int i = 0; i < LOG_SINKS; i++) {
         if (log_sinks[i].fn) {
             log_sinks[i].fn(log_sinks[i].arg, level, low, text);

@@ -17,6 +17,8 @@ void log_write(enum log_level level, const char *comp, const char *fmt, ...)
 const char *log_level_name(enum log_level level); /* "debug", ... */
 /* Lines below this level are dropped. Default LOG_INFO. */
 void log_set_level(enum log_level level);
+/* 1: lines on stderr begin with the time in UTC, for a stderr that is a log file. */
+void log_set_times(int on);
 /* Adds a sink beside stderr (the run folder's log). At most 4; returns 0 or STATUS_NOMEM. */
 int log_add_sink(log_sink_fn *fn, void *arg);
 void log_remove_sink(log_sink_fn *fn, void *arg);

@@ -21,6 +21,10 @@ int cmd_template(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_flags(int argc, char **argv);
+int cmd_diff(int argc, char **argv);
+int cmd_audit(int argc, char **argv);
+int cmd_logs(int argc, char **argv);
+int cmd_report(int argc, char **argv);
 
 /* Whether `miles serve` or `miles router` would take these arguments; argv[0] is the command's
  * name. Nothing is started. */

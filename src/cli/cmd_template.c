@@ -310,39 +310,6 @@ static int template_render_main(int argc, char **argv)
 
 /* ---- check ---- */
 
-struct template_stops {
-    int32_t v[64];
-    size_t n;
-};
-
-static void template_stop_value(struct template_stops *s, const json_t *v)
-{
-    size_t i;
-    const json_t *one;
-
-    if (json_is_number(v) && s->n < sizeof s->v / sizeof *s->v) {
-        s->v[s->n++] = (int32_t)json_number_value(v);
-    }
-    json_array_foreach(v, i, one)
-    {
-        if (json_is_number(one) && s->n < sizeof s->v / sizeof *s->v) {
-            s->v[s->n++] = (int32_t)json_number_value(one);
-        }
-    }
-}
-
-/* The ids at which engines stop by themselves: generation_config.json's, else config.json's. */
-static void template_stops(const struct wfile *f, struct template_stops *s)
-{
-    const char *texts[2] = {wfile_generation_config_json(f), wfile_config_json(f)};
-
-    for (int i = 0; i < 2 && s->n == 0; i++) {
-        json_t *j = texts[i] ? json_loads(texts[i], JSON_DECODE_INT_AS_REAL, NULL) : NULL;
-        template_stop_value(s, json_object_get(j, "eos_token_id"));
-        json_decref(j);
-    }
-}
-
 static void template_print_report(const json_t *report)
 {
     const json_t *item;
@@ -363,7 +330,6 @@ static int template_check_main(int argc, char **argv)
 {
     struct template_opts o = {0};
     struct template_model m = {0};
-    struct template_stops stops = {.n = 0};
     struct conf *conf = conf_new();
     struct err e = {0};
     json_t *report = NULL;
@@ -382,9 +348,8 @@ static int template_check_main(int argc, char **argv)
                                   .tok = m.enc.tok,
                                   .special = m.enc.special,
                                   .kwargs = o.kwargs};
-        template_stops(m.file, &stops);
-        in.stops = stops.v;
-        in.nstops = stops.n;
+        in.stops = m.enc.stops;
+        in.nstops = (size_t)m.enc.nstops;
         rc = chatcheck_run(&in, &report, &e);
     }
     if (rc == STATUS_OK) {

@@ -21,6 +21,7 @@
 #include "model/wfile.h"
 #include "reward/hub.h"
 #include "reward/worker.h"
+#include "rl/details.h"
 #include "rl/evalset.h"
 #include "rl/filter.h"
 #include "rl/loop.h"
@@ -36,6 +37,8 @@
 #include "run/metriccheck.h"
 #include "run/place.h"
 #include "run/runfolder.h"
+#include "run/secret.h"
+#include "run/watch.h"
 #include "train/ckpt.h"
 #include "train/optim.h"
 
@@ -57,6 +60,8 @@ struct train {
     struct modelargs shape_flags;
     struct metriccheck_opts asserted;
     struct metriccheck *checks;
+    struct watch_opts watching;
+    struct watch *watch;
     struct wfile *file, *ref_file;
     struct device *dev;
     struct weights *shape; /* of w: what memory is planned with */
@@ -502,6 +507,7 @@ static int train_open_hubs(struct train *t, struct err *e)
                  (long long)t->untyped);
     }
     place_hide(args);
+    json_object_set_new(args, "wandb_key", json_null());
     memset(&h, 0, sizeof h);
     h.rm_type = o->rm_type;
     h.custom_rm_path = o->custom_rm_path;
@@ -742,6 +748,7 @@ static int train_open_ports(struct train *t, struct err *e)
         critic.entropy = 0;
         train_opts_value_loss(&t->o, &critic.loss);
         rc = port_native_open(&t->critic_ports, t->critic, NULL, t->file, NULL, &critic, e);
+        t->critic_ports.lane = "critic";
     }
     return rc;
 }
@@ -854,6 +861,7 @@ static int train_open_run(struct train *t, struct err *e)
     t->manifest = plan_manifest(&t->dev->plan);
     manifest = json_deep_copy(t->manifest);
     place_hide(json_object_get(config, "options"));
+    secret_hide(json_object_get(config, "options"));
     json_object_set_new(manifest, "version", json_string(MILES_VERSION));
     json_object_set_new(manifest, "device", json_string(t->dev->name));
     json_object_set_new(manifest, "isa", json_string(t->dev->isa));
@@ -864,9 +872,20 @@ static int train_open_run(struct train *t, struct err *e)
              ? STATUS_OK
              : runfolder_open(t->run_dir, config, manifest, t->start, &t->run, e);
     if (rc == STATUS_OK) {
+        log_info(TRAIN, "Loaded checkpoint from %s%s", t->state ? o->load : train_source(o),
+                 t->state ? "" : ": the first weights");
         log_info(TRAIN, "%s, %.1fM parameters, %s on %d threads, run folder %s", t->w->arch.family,
                  (double)weights_count(t->w) / 1e6, t->dev->isa, pool_size(t->dev->pool),
                  t->run_dir);
+    }
+    if (rc == STATUS_OK) {
+        struct watch_run r = {.dir = t->run_dir,
+                              .python = o->reward_python,
+                              .config = json_object_get(config, "options"),
+                              .from = t->start,
+                              .one_step = o->num_steps_per_rollout == 1};
+        rc = watch_open(&t->watching, &r, &t->watch, e);
+        rc = rc == STATUS_OK ? details_tokenizer(o, t->file, e) : rc;
     }
     json_decref(config);
     json_decref(manifest);
@@ -1013,6 +1032,8 @@ static int train_run(struct train *t, struct err *e)
     c.teacher = t->far;
     c.progress = progress_show;
     c.progress_arg = &bar;
+    c.hashes = watch_hashes;
+    c.hashes_arg = t->watch;
     progress_open(&bar);
     rc = loop_open(&c, &l, e);
     rc = rc == STATUS_OK ? STATUS_AGAIN : rc;
@@ -1038,6 +1059,7 @@ static void train_close(struct train *t, int rc)
     metriccheck_close(t->checks);
     durable_close(&t->durable, rc);
     engines_close(t->engines);
+    watch_close(t->watch);
     if (t->ports_open) {
         port_native_close(&t->ports);
     }
@@ -1090,6 +1112,9 @@ static int train_all(struct train *t, struct err *e)
     rc = train_opts_validate(&t->o, e);
     if (rc == STATUS_OK && !t->o.hf_checkpoint) {
         rc = ERR(e, STATUS_INPUT, "--hf-checkpoint is needed");
+    }
+    if (rc == STATUS_OK) {
+        rc = watch_check(&t->watching, e);
     }
     if (rc == STATUS_OK) {
         rc = train_place(t, e);
@@ -1168,6 +1193,7 @@ int cmd_train(int argc, char **argv)
     conf_add(t->conf, place_table, &t->place);
     conf_add(t->conf, modelargs_table, &t->shape_flags);
     conf_add(t->conf, metriccheck_table, &t->asserted);
+    conf_add(t->conf, watch_table, &t->watching);
     conf_add_known(t->conf, known_flags);
     t->o.train_async = strcmp(argv[0], "train-async") == 0;
     rc = conf_parse(t->conf, argc - 1, argv + 1, &e);

@@ -5,6 +5,8 @@
 #include <pthread.h>
 #include <stddef.h>
 
+#include "base/conf.h"
+#include "base/log.h"
 #include "base/proc.h"
 #include "net/http_server.h"
 
@@ -27,6 +29,7 @@ long listen_prepare(sigset_t *signals)
     sigaddset(signals, SIGINT);
     pthread_sigmask(SIG_BLOCK, signals, NULL);
     signal(SIGPIPE, SIG_IGN);
+    log_set_times(conf_env("MILES_LOG_TIMES") != NULL);
     return proc_raise_files(0); /* one for each connection */
 }
 

@@ -184,7 +184,7 @@ static void slot_lost(struct worker_pool *w, struct slot *s, const char *why)
             finish(w, c, NULL, why);
         }
     }
-    log_warn(REWARD, "a reward worker was lost%s: %s",
+    log_warn(REWARD, "WorkerCrashed: a reward worker was lost%s: %s",
              several     ? " with several calls, which are tried again one by one"
              : s->ncalls ? " in a call"
                          : " while idle",

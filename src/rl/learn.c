@@ -13,6 +13,7 @@
 #include "base/world.h"
 #include "num/exact.h"
 #include "reward/worker.h"
+#include "rl/details.h"
 #include "rl/opdtop.h"
 #include "rl/rollmetric.h"
 #include "rl/steps.h"
@@ -477,6 +478,19 @@ static int learn_critic(struct learn *l, struct learn_work *w, struct err *e)
     return STATUS_OK;
 }
 
+/* The checks of a run's first step; its samples are in the order of the steps. */
+static void learn_first(struct learn *l, struct learn_work *w, const struct train_sample *t, int n,
+                        const struct trainer_report *r)
+{
+    struct sample **s = arena_alloc(&w->mem, sizeof *s * (size_t)(n + 1));
+    struct firststep_in in = {s, t, n, r};
+
+    for (int i = 0; i < n; i++) {
+        s[i] = w->in->s[w->steps.order[i]];
+    }
+    firststep_run(&l->first, &in);
+}
+
 static int learn_actor(struct learn *l, struct learn_work *w, struct err *e)
 {
     const struct train_opts *o = l->c.o;
@@ -507,8 +521,12 @@ static int learn_actor(struct learn *l, struct learn_work *w, struct err *e)
         learn_report(w, &r, w->in->rollout * o->num_steps_per_rollout + k);
         if (k == 0) {
             mismatch_step(&l->mismatch, &lo, &r, t, n);
+            learn_first(l, w, t, n, &r);
         }
-        rc = l->c.stepped ? l->c.stepped(l->c.arg, k, e) : STATUS_OK;
+        rc = stephash_step(&l->hash, k, w->row, e);
+        if (rc == STATUS_OK && l->c.stepped) {
+            rc = l->c.stepped(l->c.arg, k, e);
+        }
         if (rc != STATUS_OK) {
             return rc;
         }
@@ -574,6 +592,26 @@ void learn_init(struct learn *l, const struct learn_cfg *cfg)
     l->critic_pos = cfg->critic_pos;
     train_opts_sched(cfg->o, cfg->num_rollout, &l->sched);
     train_opts_critic_sched(cfg->o, cfg->num_rollout, &l->critic_sched);
+    l->first.o = cfg->o;
+    l->first.fresh = cfg->sched_pos == 0;
+    l->hash.actor = cfg->actor;
+    l->hash.full = cfg->o->debug_determinism;
+}
+
+/* Writes down what the steps are made of. */
+static int learn_write_down(struct learn *l, const struct learn_work *w, struct err *e)
+{
+    struct stephash_rollout r = {w->in->rollout, w->in->s, w->t, w->raw, w->shaped, w->n};
+    struct details_train d = {.rollout = w->in->rollout,
+                              .s = w->in->s,
+                              .t = w->t,
+                              .value = w->value,
+                              .teacher = w->teacher,
+                              .raw = w->raw,
+                              .shaped = w->shaped,
+                              .n = w->n};
+    int rc = details_train(l->c.o, &d, e);
+    return rc == STATUS_OK ? stephash_data(&l->hash, &r, e) : rc;
 }
 
 int learn_rollout(struct learn *l, const struct learn_in *in, json_t *row, struct err *e)
@@ -590,6 +628,9 @@ int learn_rollout(struct learn *l, const struct learn_in *in, json_t *row, struc
     if (rc == STATUS_OK && l->c.o->compute_advantages_and_returns) {
         rollmetric_rollout(row, in->s, w.n, w.shaped);
         rc = learn_judge(l, &w, e);
+    }
+    if (rc == STATUS_OK) {
+        rc = learn_write_down(l, &w, e);
     }
     if (rc == STATUS_OK) {
         rc = learn_steps(l, &w, e);

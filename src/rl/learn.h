@@ -13,9 +13,11 @@
 #include <jansson.h>
 #include <stdint.h>
 
+#include "rl/firststep.h"
 #include "rl/mismatch.h"
 #include "rl/port.h"
 #include "rl/sample.h"
+#include "rl/stephash.h"
 #include "rl/train_opts.h"
 
 struct err;
@@ -42,6 +44,8 @@ struct learn {
     struct lrsched sched, critic_sched;
     int64_t sched_pos, critic_pos;
     struct mismatch mismatch;
+    struct firststep first;
+    struct stephash hash; /* its listener is set by the owner, who also ends it */
 };
 
 struct learn_in {

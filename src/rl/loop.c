@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "base/metric.h"
 #include "base/patience.h"
+#include "base/span.h"
 #include "base/status.h"
 #include "base/world.h"
 #include "rl/buffer.h"
@@ -58,6 +59,7 @@ struct loop {
     struct keeper keeper;
     int told_stop;                  /* that the stop was heard */
     int64_t ref_rollout, ref_saved; /* that the reference is of; that --save has; -1: none */
+    struct span_lane phase;
 };
 
 static double loop_now(const struct loop *l)
@@ -105,6 +107,8 @@ void loop_close(struct loop *l)
         turn_fini(&l->train);
         turn_fini(&l->eval);
         buffer_free(l->buffer);
+        span_enter(&l->phase, "loop", NULL, -1);
+        stephash_fini(&l->learn.hash);
         mem_free(l);
     }
 }
@@ -123,6 +127,9 @@ int loop_open(const struct loop_cfg *cfg, struct loop **out, struct err *e)
     learn_init(&l->learn, &c);
     keeper_init(&l->keeper,
                 &(struct keeper_cfg){cfg->o, cfg->train, cfg->critic, cfg->journal, cfg->world});
+    l->learn.first.enc = cfg->enc;
+    l->learn.hash.emit = cfg->hashes;
+    l->learn.hash.arg = cfg->hashes_arg;
     if (cfg->o->partial_rollout) {
         l->buffer = buffer_new((int)cfg->o->n_samples_per_prompt, cfg->buffer_filter);
         rc = buffer_restore(l->buffer, cfg->buffer, e);
@@ -330,6 +337,14 @@ static int loop_learn(void *arg, struct err *e)
 
 /* The turn is trained from here on; ahead of it the next one is sampled, with the weights that the
  * engines have now. */
+/* The hashes of a rollout that nobody trains on. */
+static int loop_hash(struct loop *l, struct err *e)
+{
+    struct stephash_rollout r = {.rollout = l->in.rollout, .s = l->in.s, .n = l->in.n};
+    int rc = stephash_data(&l->learn.hash, &r, e);
+    return rc == STATUS_OK ? stephash_step(&l->learn.hash, 0, l->train.row, e) : rc;
+}
+
 static int loop_train_begin(struct loop *l, struct err *e)
 {
     int64_t next = l->turn.id + 1;
@@ -352,7 +367,8 @@ static int loop_train_begin(struct loop *l, struct err *e)
         rollmetric_rollout(l->train.row, l->in.s, l->in.n, zero);
         mem_free(zero);
         l->state = LOOP_SAVE;
-        return STATUS_AGAIN;
+        rc = loop_hash(l, e);
+        return rc == STATUS_OK ? STATUS_AGAIN : rc;
     }
     if (l->c.ahead && next < l->c.num_rollout) {
         rc = loop_sample_next(l, next, e);
@@ -629,10 +645,27 @@ static int loop_end(struct loop *l, struct err *e)
     return rc == STATUS_OK && j && j->commit ? j->commit(j->self, e) : rc;
 }
 
+/* Phases of the loop as a picture shows them. */
+static void loop_phase(struct loop *l)
+{
+    static const char *const names[] = {[LOOP_START] = "start",
+                                        [LOOP_SYNC] = "weight_sync",
+                                        [LOOP_EVAL_BEGIN] = "eval",
+                                        [LOOP_EVAL_RUN] = "eval",
+                                        [LOOP_ROLLOUT_BEGIN] = "rollout",
+                                        [LOOP_ROLLOUT_RUN] = "rollout",
+                                        [LOOP_TRAIN_BEGIN] = "train",
+                                        [LOOP_TRAIN_RUN] = "train",
+                                        [LOOP_SAVE] = "save",
+                                        [LOOP_DONE] = NULL};
+    span_enter(&l->phase, "loop", names[l->state], l->rollout);
+}
+
 int loop_tick(struct loop *l, struct err *e)
 {
     int rc = l->job_runs ? STATUS_OK : keeper_poll(&l->keeper, 0, e);
 
+    loop_phase(l);
     if (rc >= 0 && l->c.world->stopping(l->c.world->self)) {
         rc = loop_stop(l, e);
     }

@@ -69,6 +69,9 @@ struct loop_cfg {
     void *progress_arg;
     struct teacher *teacher; /* behind HTTP, or NULL */
     int64_t ref_rollout;     /* that the reference is of (--ref-update-interval); -1: as given */
+    /* Takes the hashes of each step (rl/stephash.h); NULL: none are made. */
+    void (*hashes)(void *arg, json_t *row);
+    void *hashes_arg;
 };
 
 /* Where in --save a checkpoint's reference is, when it is not the one that was given. */

@@ -11,6 +11,7 @@
 
 struct err;
 struct train_sample;
+struct statesum;
 struct trainer_report;
 struct trainer_row;
 struct optim_hyper;
@@ -123,6 +124,9 @@ struct trainer_port {
                       void (*fn)(void *arg, const struct trainer_row *r), void *arg, struct err *e);
     /* The reference as a Hugging Face folder. */
     int (*export_ref)(void *self, const char *dir, struct err *e);
+    /* Sums of gradient, weights or optimizer state; part is one of enum statesum_part. NULL: there
+     * are none. */
+    int (*sums)(void *self, int part, struct statesum *out, struct err *e);
 };
 
 #endif

@@ -80,6 +80,21 @@ void port_engine_told(const struct http_client_event *ev, char *out, size_t size
 static void port_engine_enter(struct port_http *p, struct port_engine *en,
                               enum port_engine_state state)
 {
+    static const char *const names[] = {
+        [PORT_ENGINE_DOWN] = "down",
+        [PORT_ENGINE_STARTING] = "start",
+        [PORT_ENGINE_INFO] = "start",
+        [PORT_ENGINE_UP] = "up",
+        [PORT_ENGINE_TAKE] = "weight_sync: take",
+        [PORT_ENGINE_CHECK] = "weight_sync: proof",
+        [PORT_ENGINE_JOIN] = "join the router",
+        [PORT_ENGINE_READY] = "ready",
+        [PORT_ENGINE_GONE] = NULL,
+    };
+    char lane[32];
+
+    snprintf(lane, sizeof lane, "engine %d", en->index);
+    span_enter(&en->span, lane, names[state], -1);
     en->state = state;
     en->since = en->next_try = port_http_now(p);
     en->said[0] = 0;

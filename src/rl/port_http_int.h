@@ -3,6 +3,7 @@
 #ifndef RL_PORT_HTTP_INT_H
 #define RL_PORT_HTTP_INT_H
 
+#include "base/span.h"
 #include "base/status.h"
 #include "rl/genwire.h"
 #include "rl/port_http.h"
@@ -101,6 +102,7 @@ struct port_engine {
     int check_k;
     int before_k; /* of what is asked before it takes them; -1: it has been asked for all of it */
     int control;  /* of the running control: 0 no part of it, 1 to be asked, 2 asked, 3 done */
+    struct span_lane span;
 };
 
 /* A finished sample that is not handed out yet. */

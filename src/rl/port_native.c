@@ -4,11 +4,13 @@
 
 #include <string.h>
 
+#include "base/span.h"
 #include "base/status.h"
 #include "model/hfdir.h"
 #include "model/weights.h"
 #include "model/wfile.h"
 #include "train/ckpt.h"
+#include "train/statesum.h"
 
 static int native_submit(void *self, const struct port_group *g, struct err *e)
 {
@@ -37,6 +39,9 @@ static int native_submit(void *self, const struct port_group *g, struct err *e)
     q.key.position = (uint32_t)g->position;
     q.forget = 1;
     rc = engine_submit(p->engine, &q, e);
+    if (rc == STATUS_OK) {
+        span_enter(&p->busy, "engine 0", "generate", -1);
+    }
     return rc == STATUS_OK ? stopwatch_add(&p->stops, g, e) : rc;
 }
 
@@ -50,6 +55,7 @@ static int native_poll(void *self, struct port_answer *a, struct err *e)
         rc = engine_step(p->engine, e);
         rc = rc == STATUS_OK ? stopwatch_look(&p->stops, p->engine, e) : rc;
         if (rc != STATUS_OK) {
+            span_enter(&p->busy, "engine 0", NULL, -1);
             return rc;
         }
         if (!engine_take(p->engine, &r)) {
@@ -69,6 +75,9 @@ static int native_poll(void *self, struct port_answer *a, struct err *e)
     a->version = r.weight_version;
     a->experts = NULL;
     a->nexperts = 0;
+    if (!engine_busy(p->engine)) {
+        span_enter(&p->busy, "engine 0", NULL, -1);
+    }
     a->exact = (p->w->dev->caps & DEVICE_ROW_EXACT) != 0;
     for (int i = 0; i < r.ntokens; i++) {
         a->exact &= r.versions[i] == r.weight_version && !r.mixed[i];
@@ -116,19 +125,31 @@ static int native_control(void *self, enum port_control what, struct err *e)
 static int native_score(void *self, struct train_sample *s, int n, struct err *e)
 {
     struct port_native *p = self;
-    return trainer_score(p->trainer, s, n, e);
+    double t0 = span_now();
+    int rc = trainer_score(p->trainer, s, n, e);
+
+    span_emit(p->lane, "log_probs", t0, span_now(), -1);
+    return rc;
 }
 
 static int native_score_ref(void *self, struct train_sample *s, int n, struct err *e)
 {
     struct port_native *p = self;
-    return trainer_score_with(p->ref, p->max_tokens, p->temperature, s, n, e);
+    double t0 = span_now();
+    int rc = trainer_score_with(p->ref, p->max_tokens, p->temperature, s, n, e);
+
+    span_emit(p->lane, "ref_log_probs", t0, span_now(), -1);
+    return rc;
 }
 
 static int native_score_teacher(void *self, struct train_sample *s, int n, struct err *e)
 {
     struct port_native *p = self;
-    return trainer_score_with(p->teacher, p->max_tokens, p->temperature, s, n, e);
+    double t0 = span_now();
+    int rc = trainer_score_with(p->teacher, p->max_tokens, p->temperature, s, n, e);
+
+    span_emit(p->lane, "teacher_log_probs", t0, span_now(), -1);
+    return rc;
 }
 
 static int native_saved(void *self, int wait, struct err *e)
@@ -144,17 +165,25 @@ static int native_step(void *self, struct train_sample *s, int n, const struct o
 {
     struct port_native *p = self;
     int rc = native_saved(p, 1, e); /* the step changes what is being written */
-    return rc == STATUS_OK ? trainer_step(p->trainer, s, n, h, r, e) : rc;
+    double t0 = span_now();
+
+    rc = rc == STATUS_OK ? trainer_step(p->trainer, s, n, h, r, e) : rc;
+    span_emit(p->lane, "train_step", t0, span_now(), -1);
+    return rc;
 }
 
 static int native_save(void *self, const char *dir, int64_t iteration, int with_optim,
                        const json_t *state, struct err *e)
 {
     struct port_native *p = self;
+    double t0 = span_now();
     int rc = native_saved(p, 1, e);
-    return rc == STATUS_OK ? ckpt_begin(dir, iteration, trainer_optim(p->trainer), with_optim,
-                                        state, &p->writer, e)
-                           : rc;
+
+    rc = rc == STATUS_OK ? ckpt_begin(dir, iteration, trainer_optim(p->trainer), with_optim, state,
+                                      &p->writer, e)
+                         : rc;
+    span_emit(p->lane, "save_model", t0, span_now(), -1);
+    return rc;
 }
 
 /* What is not trained, such as the vision part of a larger model, is exported as it was read. */
@@ -168,7 +197,11 @@ static int native_tensor(void *arg, const char *name, uint16_t *dst, int64_t cou
 static int native_export(void *self, const char *dir, struct err *e)
 {
     struct port_native *p = self;
-    return hfdir_write(dir, p->src, native_tensor, p, e);
+    double t0 = span_now();
+    int rc = hfdir_write(dir, p->src, native_tensor, p, e);
+
+    span_emit(p->lane, "export_hf", t0, span_now(), -1);
+    return rc;
 }
 
 static int64_t native_version(void *self)
@@ -218,6 +251,12 @@ static int native_export_ref(void *self, const char *dir, struct err *e)
     return copies_write_ref(&p->copies, dir, e);
 }
 
+static int native_sums(void *self, int part, struct statesum *out, struct err *e)
+{
+    struct port_native *p = self;
+    return statesum_take(trainer_optim(p->trainer), (enum statesum_part)part, out, e);
+}
+
 int port_native_open(struct port_native *p, struct weights *w, struct weights *ref,
                      const struct wfile *src, const struct engine_opts *eo,
                      const struct trainer_opts *to, struct err *e)
@@ -241,7 +280,9 @@ int port_native_open(struct port_native *p, struct weights *w, struct weights *r
                                      .saved = native_saved,
                                      .export_hf = native_export,
                                      .version = native_version,
+                                     .sums = native_sums,
                                      .self = p};
+    p->lane = "trainer";
     p->train.refresh = native_refresh;
     p->train.score_kept = native_score_kept;
     p->train.score_rows = native_score_rows;

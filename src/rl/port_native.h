@@ -2,6 +2,7 @@
 #ifndef RL_PORT_NATIVE_H
 #define RL_PORT_NATIVE_H
 
+#include "base/span.h"
 #include "engine/engine.h"
 #include "rl/copies.h"
 #include "rl/port.h"
@@ -27,6 +28,8 @@ struct port_native {
     struct stopwatch stops; /* owned; the owner sets its tokenizer, where there are stop strings */
     struct copies copies;   /* owned; the owner opens it for --keep-old-actor */
     struct ckpt_writer *writer; /* of a checkpoint in flight, or NULL */
+    const char *lane;           /* of the trainer's spans, static */
+    struct span_lane busy;      /* of the engine */
 };
 
 /* eo or to NULL leaves that side out. */

@@ -33,6 +33,30 @@ static int promptenc_tokens(struct promptenc *p, const char *config, struct err 
     return STATUS_OK;
 }
 
+static void promptenc_stop(struct promptenc *p, const json_t *v)
+{
+    if (json_is_number(v) && p->nstops < (int)(sizeof p->stops / sizeof *p->stops)) {
+        p->stops[p->nstops++] = (int32_t)json_number_value(v);
+    }
+}
+
+static void promptenc_stops(struct promptenc *p, const struct wfile *f)
+{
+    const char *texts[2] = {wfile_generation_config_json(f), wfile_config_json(f)};
+
+    for (int i = 0; i < 2 && p->nstops == 0; i++) {
+        json_t *j = texts[i] ? json_loads(texts[i], JSON_DECODE_INT_AS_REAL, NULL) : NULL;
+        json_t *v = json_object_get(j, "eos_token_id"), *one;
+        size_t k;
+        promptenc_stop(p, v);
+        json_array_foreach(v, k, one)
+        {
+            promptenc_stop(p, one);
+        }
+        json_decref(j);
+    }
+}
+
 static int promptenc_compile(const char *text, const char *what, struct chat_template **out,
                              struct err *e)
 {
@@ -55,6 +79,7 @@ int promptenc_open(struct promptenc *p, const struct wfile *f, const char *templ
     memset(p, 0, sizeof *p);
     p->apply = apply;
     p->kwargs = kwargs;
+    promptenc_stops(p, f);
     rc = tj ? promptenc_tokens(p, wfile_tokenizer_config_json(f), e)
             : ERR(e, STATUS_NOTFOUND, "the model has no tokenizer.json");
     if (rc == STATUS_OK) {

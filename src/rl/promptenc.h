@@ -26,6 +26,9 @@ struct promptenc {
     struct chat_template *tooled; /* the model's template for chats with tools, or NULL */
     int apply;                    /* render messages with the template */
     const json_t *kwargs;         /* borrowed, or NULL */
+    /* Ids at which engines stop by themselves: generation_config.json's, else config.json's. */
+    int32_t stops[64];
+    int nstops;
 };
 
 /* template_path NULL takes the model's own template, and for rows with tools the one that the model

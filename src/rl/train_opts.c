@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "rl/algo_opts.h"
 #include "rl/correction.h"
+#include "rl/details.h"
 #include "text/chatmask.h"
 #include "train/opd.h"
 
@@ -531,6 +532,21 @@ const struct conf_opt train_opts_table[] = {
      O(load_debug_rollout_data), "debug", NULL},
     {"debug-exit-after-rollout", CONF_INT, NULL, COUNT,
      "stop after so many rollouts, schedule unchanged", O(debug_exit_after_rollout), "debug", NULL},
+    {"debug-determinism", CONF_SWITCH, NULL, NULL,
+     "hashes.jsonl also has the optimizer's state and every sample, for `miles diff`",
+     O(debug_determinism), "debug", NULL},
+    {"load-debug-rollout-data-subsample", CONF_FLOAT, NULL, "(0,1]",
+     "share of the groups of a loaded rollout to train on", O(load_debug_rollout_data_subsample),
+     "debug", NULL},
+    {"dump-details", CONF_STR, NULL, NULL,
+     "folder for samples, the trainer's view of them, conversations and the tokenizer",
+     O(dump_details), "debug", NULL},
+    {"save-debug-train-data", CONF_STR, NULL, NULL,
+     "file for the trainer's view of each rollout, {rollout_id} and {rank} in the name",
+     O(save_debug_train_data), "debug", NULL},
+    {"save-debug-trajectory-data", CONF_PATH, NULL, NULL,
+     "file for each rollout's conversations, {rollout_id} in the name",
+     O(save_debug_trajectory_data), "debug", NULL},
 
     {"debug-weight-sync", CONF_INT, "0", "[0,9]", "1: the log has every step of a weight transfer",
      O(debug_weight_sync), "debug", NULL},
@@ -963,8 +979,13 @@ static int check_sources(const struct train_opts *o, struct err *e)
     return 0;
 }
 
-static int check_debug(const struct train_opts *o, struct err *e)
+static int check_debug(struct train_opts *o, struct err *e)
 {
+    if (!isnan(o->load_debug_rollout_data_subsample) && !o->load_debug_rollout_data) {
+        return ERR(e, STATUS_INPUT,
+                   "--load-debug-rollout-data-subsample needs --load-debug-rollout-data");
+    }
+    details_derive(o);
     if (o->debug_rollout_only && o->load_debug_rollout_data) {
         return ERR(e, STATUS_INPUT,
                    "--debug-rollout-only and --load-debug-rollout-data exclude each other");

@@ -174,6 +174,9 @@ struct train_opts {
     int debug_rollout_only, debug_train_only;
     char *save_debug_rollout_data, *load_debug_rollout_data;
     int64_t debug_exit_after_rollout;
+    int debug_determinism;
+    double load_debug_rollout_data_subsample;
+    char *dump_details, *save_debug_train_data, *save_debug_trajectory_data;
 
     /* memory */
     int recompute_granularity; /* -1 none, 0 full, 1 selective */

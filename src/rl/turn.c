@@ -3,6 +3,7 @@
  */
 #include "rl/turn.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
@@ -14,6 +15,7 @@
 #include "base/status.h"
 #include "base/world.h"
 #include "rl/buffer.h"
+#include "rl/details.h"
 #include "rl/dump.h"
 #include "rl/evalset.h"
 #include "rl/filter.h"
@@ -239,6 +241,10 @@ int turn_begin(struct turn *t, const struct loop_cfg *c, struct buffer *buffer, 
         char *path = turn_path(t, c->o->load_debug_rollout_data);
         int rc = dump_read(path, &t->given, &t->ngiven, e);
         mem_free(path);
+        if (rc == STATUS_OK && !isnan(c->o->load_debug_rollout_data_subsample)) {
+            t->ngiven =
+                details_subsample(t->given, t->ngiven, c->o->load_debug_rollout_data_subsample);
+        }
         t->drawn = 0;
         t->whole = 1;
         return rc;
@@ -380,6 +386,9 @@ int turn_tick(struct turn *t, struct err *e)
     if (rc == STATUS_OK && t->eval < 0 && t->c->o->debug_rollout_print_every > 0 &&
         t->id % t->c->o->debug_rollout_print_every == 0) {
         dump_print(t->id, s, n);
+    }
+    if (rc == STATUS_OK && t->eval < 0) {
+        rc = details_trajectory(t->c->o, t->id, s, n, e);
     }
     t->whole = 1;
     return rc;

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -533,6 +534,7 @@ int launch_open(const struct launch_opts *o, struct launch **out, struct err *e)
     struct cmdline trial = {0};
     int rc = fsio_mkdirs(o->log_dir, e);
 
+    setenv("MILES_LOG_TIMES", "1", 1); /* for their logs to be merged with ours (run/logmerge.h) */
     l->o = *o;
     l->o.end_s = o->end_s > 0 ? o->end_s : o->kind == PORT_HTTP_SGLANG ? 60.0 : 20.0;
     cmdline_copy(&l->words, o->words);

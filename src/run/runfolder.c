@@ -84,11 +84,13 @@ static void runfolder_log(void *arg, enum log_level level, const char *comp, con
 {
     struct runfolder *r = arg;
     char when[32];
-    time_t t = time(NULL);
+    struct timespec t;
     struct tm tm;
-    localtime_r(&t, &tm);
-    strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &tm);
-    fprintf(r->log, "%s %s %s: %s\n", when, log_level_name(level), comp, text);
+    clock_gettime(CLOCK_REALTIME, &t);
+    gmtime_r(&t.tv_sec, &tm);
+    strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", &tm);
+    fprintf(r->log, "%s.%03ldZ %s %s: %s\n", when, t.tv_nsec / 1000000, log_level_name(level), comp,
+            text);
     fflush(r->log);
 }
 

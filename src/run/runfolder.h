@@ -3,7 +3,7 @@
  *     RUN/config.json     resolved options and where each came from
  *     RUN/manifest.json   numeric manifest, program version, device
  *     RUN/metrics.jsonl   one JSON object per rollout or evaluation
- *     RUN/log.txt         log lines
+ *     RUN/log.txt         log lines, with the time in UTC
  *
  * Opening registers sinks with base/log and base/metric; closing takes them out again. */
 #ifndef RUN_RUNFOLDER_H

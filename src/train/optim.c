@@ -3,6 +3,7 @@
 #include "train/optim.h"
 
 #include <string.h>
+#include <xxhash.h>
 
 #include "base/mem.h"
 #include "base/status.h"
@@ -53,6 +54,7 @@ int optim_open(struct weights *w, const struct optim_opts *opts, struct optim **
     o->master = mem_alloc(n);
     o->m = mem_alloc(n);
     o->v = mem_alloc(n);
+    o->grad_sum = mem_alloc(sizeof *o->grad_sum * (size_t)w->nparams);
     for (int i = 0; rc == STATUS_OK && i < w->nparams; i++) {
         const struct param *p = &w->params[i];
         rc = device_tensor(w->dev, &o->master[i], type[0], p->rows, p->cols, e);
@@ -95,6 +97,7 @@ void optim_close(struct optim *o)
     mem_free(o->master);
     mem_free(o->m);
     mem_free(o->v);
+    mem_free(o->grad_sum);
     mem_free(o);
 }
 
@@ -105,6 +108,24 @@ static int optim_free_to_write(const struct optim *o, struct err *e)
                    (long long)o->w->version, o->w->refs - 1);
     }
     return STATUS_OK;
+}
+
+/* The sum of squares of the whole gradient, and the digest of each parameter's. */
+static void optim_sumsq(struct optim *o, struct tensor *grad, struct exact *sq)
+{
+    struct device *d = o->w->dev;
+
+    exact_init(sq);
+    for (int i = 0; i < o->w->nparams; i++) {
+        struct exact one;
+        exact_init(&one);
+        device_settle(&grad[i]);
+        d->ops->sumsq(d, &grad[i], &one);
+        exact_carry(&one);
+        o->grad_sum[i] = XXH3_64bits(one.w, sizeof one.w);
+        exact_merge(sq, &one);
+    }
+    o->step_sums++;
 }
 
 int optim_step(struct optim *o, struct tensor *grad, const struct optim_hyper *h, double *norm,
@@ -118,11 +139,7 @@ int optim_step(struct optim *o, struct tensor *grad, const struct optim_hyper *h
     if (rc != STATUS_OK) {
         return rc;
     }
-    exact_init(&sq);
-    for (int i = 0; i < o->w->nparams; i++) {
-        device_settle(&grad[i]);
-        d->ops->sumsq(d, &grad[i], &sq);
-    }
+    optim_sumsq(o, grad, &sq);
     if (exact_status(&sq) != STATUS_OK) {
         return ERR(e, STATUS_NUMERIC, "the gradient's norm is not finite");
     }

@@ -29,6 +29,10 @@ struct optim {
     int64_t step;                  /* updates made */
     struct tensor rows;            /* plain rows of a packed weight, while one is read */
     int alone;                     /* 1: a view of optim_reader */
+    /* Sums of the last gradient, one per parameter (train/statesum.h); of none before the first
+     * step. */
+    uint64_t *grad_sum;
+    int64_t step_sums; /* steps that have left sums here */
 };
 
 struct optim_hyper {

@@ -480,7 +480,8 @@ static void tables_agree(void **state)
     }
     assert_true(known > 200);
     assert_true(options > 100);
-    refused(BASE "--use-wandb", STATUS_UNSUPPORTED, "--use-wandb is known, not supported yet");
+    refused(BASE "--use-prometheus", STATUS_UNSUPPORTED,
+            "--use-prometheus is known, not supported yet");
     refused(BASE "--mtp-num-layers 2", STATUS_UNSUPPORTED, "known");
     refused(BASE "--optimizer sgd", STATUS_UNSUPPORTED, "does not apply here");
     refused(BASE "--tensor-model-parallel-size 0", STATUS_INPUT, "is outside");
