@@ -74,7 +74,7 @@ run seed --colocate --rollout-seed 43
 run reward --colocate --custom-rm-path "$WORK/reward5.py:reward"
 run lr --colocate --lr 2e-3
 run determinism --colocate --debug-determinism
-sed '2s/are/be/' "$WORK/prompts.jsonl" >"$WORK/other.jsonl"
+sed 's/ are"/ be"/' "$WORK/prompts.jsonl" >"$WORK/other.jsonl"
 run data --colocate --prompt-data "$WORK/other.jsonl"
 # the sampling seed without another order of prompts: only tokens differ
 lib_train "$WORK/hot" "${ARGS[@]}" --colocate --rollout-temperature 0.9
