@@ -41,6 +41,7 @@ static int native_submit(void *self, const struct port_group *g, struct err *e)
     rc = engine_submit(p->engine, &q, e);
     if (rc == STATUS_OK) {
         span_enter(&p->busy, "engine 0", "generate", -1);
+        p->running += g->n;
     }
     return rc == STATUS_OK ? stopwatch_add(&p->stops, g, e) : rc;
 }
@@ -55,7 +56,6 @@ static int native_poll(void *self, struct port_answer *a, struct err *e)
         rc = engine_step(p->engine, e);
         rc = rc == STATUS_OK ? stopwatch_look(&p->stops, p->engine, e) : rc;
         if (rc != STATUS_OK) {
-            span_enter(&p->busy, "engine 0", NULL, -1);
             return rc;
         }
         if (!engine_take(p->engine, &r)) {
@@ -75,7 +75,7 @@ static int native_poll(void *self, struct port_answer *a, struct err *e)
     a->version = r.weight_version;
     a->experts = NULL;
     a->nexperts = 0;
-    if (!engine_busy(p->engine)) {
+    if (--p->running == 0) {
         span_enter(&p->busy, "engine 0", NULL, -1);
     }
     a->exact = (p->w->dev->caps & DEVICE_ROW_EXACT) != 0;

@@ -30,6 +30,7 @@ struct port_native {
     struct ckpt_writer *writer; /* of a checkpoint in flight, or NULL */
     const char *lane;           /* of the trainer's spans, static */
     struct span_lane busy;      /* of the engine */
+    int64_t running;            /* samples submitted and not yet answered */
 };
 
 /* eo or to NULL leaves that side out. */

@@ -142,7 +142,7 @@ audit() {
     local want=${*: -1} code=0
     "$MILES" audit "${@:1:$#-1}" >"$WORK/audit" 2>"$WORK/audit.err" || code=$?
     live_equal "audit ${*:1:1}" "$(tail -n 1 "$WORK/audit")" "$want"
-    live_equal "exit of audit ${*:1:1}" $code "$([[ $want =~ (changed|mismatch)=[1-9]|diff=[^0-] ]] && echo 3 || echo 0)"
+    live_equal "exit of audit ${*:1:1}" $code "$([[ $want =~ (changed|mismatch)=[1-9]|diff=(0\.|[1-9]) ]] && echo 3 || echo 0)"
 }
 audit "$WORK/a" "samples=$((STEPS * 16)) reward_changed=0 token_mismatch=0 logp_max_diff=0"
 audit "$WORK/a" --custom-rm-path "$WORK/reward5.py:reward" --rollout 0 --no-logp \
