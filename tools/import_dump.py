@@ -159,6 +159,13 @@ class Record:
         self.fields = dict(state)
 
 
+def encode(text, codec):
+    """_codecs.encode: how pickles of protocol 2 write bytes."""
+    if not isinstance(text, str) or codec not in ("latin1", "latin-1"):
+        raise Refused("bytes in another code than latin1")
+    return text.encode("latin-1")
+
+
 def new_record(*_):
     return Record()
 
@@ -176,7 +183,12 @@ KNOWN = {
     ("numpy._core.multiarray", "_reconstruct"): numpy_reconstruct,
     ("numpy.core.multiarray", "scalar"): numpy_scalar,
     ("numpy._core.multiarray", "scalar"): numpy_scalar,
+    ("_codecs", "encode"): encode,
+    ("builtins", "set"): set,
+    ("__builtin__", "set"): set,
     ("copyreg", "_reconstructor"): new_record,
+    ("copy_reg", "_reconstructor"): new_record,
+    ("__builtin__", "object"): Record,
     ("copyreg", "__newobj__"): new_record,
     ("builtins", "object"): Record,
     ("miles.utils.types", "Sample"): Record,
