@@ -456,6 +456,8 @@ static int audit_all(struct audit_cmd *c, struct conf *conf, struct err *e)
         if (fsio_is_dir(given)) {
             rc = conf_nargs(conf) == 1 ? audit_run_folder(c, given, e)
                                        : ERR(e, STATUS_INPUT, "one run at a time: %s", given);
+        } else if (!fsio_is_file(given)) {
+            rc = ERR(e, STATUS_INPUT, "%s is neither a run folder nor a file of samples", given);
         } else {
             audit_add(c, mem_strdup(given), -1);
         }

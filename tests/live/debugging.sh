@@ -73,6 +73,7 @@ run threads --colocate --threads 1
 run seed --colocate --rollout-seed 43
 run reward --colocate --custom-rm-path "$WORK/reward5.py:reward"
 run lr --colocate --lr 2e-3
+run loss --colocate --calculate-per-token-loss
 run determinism --colocate --debug-determinism
 sed 's/ are"/ be"/' "$WORK/prompts.jsonl" >"$WORK/other.jsonl"
 run data --colocate --prompt-data "$WORK/other.jsonl"
@@ -83,6 +84,7 @@ differs threads "equal=1 steps=$STEPS"
 differs determinism "equal=1 steps=$STEPS"
 differs seed 'equal=0 rollout=0 step=0 phase=data tensor=- element=0:0'
 differs reward 'equal=0 rollout=0 step=0 phase=rewards tensor=- element=[0-9]+:0'
+differs loss 'equal=0 rollout=0 step=0 phase=gradient tensor=model\.embed_tokens\.weight element=[0-9]+,[0-9]+'
 differs lr 'equal=0 rollout=0 step=0 phase=weights tensor=model\.embed_tokens\.weight element=0,[0-9]+'
 differs data 'equal=0 rollout=[0-9]+ step=0 phase=data tensor=- element=[0-9]+:[0-9]+'
 differs hot 'equal=0 rollout=0 step=0 phase=tokens tensor=- element=-'
@@ -91,7 +93,7 @@ said "$WORK/diff-lr" 'options that differ: lr 0.001 and 0.002$'
 # a checkpoint of another run: the first weights differ
 lib_train "$WORK/warm" "${ARGS[@]}" --colocate --load "$WORK/lr-ckpt" --start-rollout-id 0
 differs warm 'equal=0 rollout=0 step=- phase=weights'
-diffs=9
+diffs=10
 
 # ---- (b) trackers and traces ----
 
@@ -229,6 +231,10 @@ for source in run engine_0 engine_1; do
 done
 "$MILES" logs "$WORK/engines" --level warn --grep WorkerCrashed >"$WORK/merged.warn"
 said "$WORK/merged.warn" 'warn +reward: WorkerCrashed: a reward worker was lost'
+spans=$(python3 "$HELP" trace "$WORK/engines/trace.json" closed)
+for span in "loop:weight_sync" "engine 0:weight_sync: take" "engine 1:weight_sync: proof" "engine 1:ready"; do
+    [[ " $spans " == *" $span "* ]] || lib_die "no span $span in: $spans"
+done
 for phrase in 'Loaded checkpoint from' weight_sync forward_logp_max_diff WorkerCrashed; do
     said "$WORK/engines/log.txt" "$phrase"
 done
