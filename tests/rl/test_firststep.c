@@ -184,14 +184,17 @@ static void rewards(void **state)
 static void labels(void **state)
 {
     struct step x;
+    char *key;
     (void)state;
     step_open(&x);
     says(&x, FIRSTSTEP_LABEL, 1, "all 8 samples have a label under --label-key answer");
     json_decref(x.s[3]->label);
     x.s[3]->label = json_null();
     says(&x, FIRSTSTEP_LABEL, -1, "1 of 8 samples have no label under --label-key answer");
+    key = x.o.label_key;
     x.o.label_key = NULL;
     says(&x, FIRSTSTEP_LABEL, 0, "");
+    x.o.label_key = key;
     step_close(&x);
 }
 
