@@ -18,6 +18,7 @@
 #include "rl/train_opts.h"
 #include "run/metriccheck.h"
 #include "run/place.h"
+#include "run/watch.h"
 
 #define FLAGS_FILE    "docs/miles-flags.tsv"
 #define FLAGS_HEAD    "name\tsection\tkind\tdefault\tstate\tsentence"
@@ -53,6 +54,7 @@ static const struct flags_table {
     {modelargs_table, NULL, "train", NULL},
     {place_table, NULL, "train", NULL},
     {metriccheck_table, NULL, "train", NULL},
+    {watch_table, NULL, "train", NULL},
     {NULL, known_flags, NULL, NULL},
     {cmd_serve_table, NULL, "serve", "sglang-"},
     {NULL, known_sglang, NULL, NULL},

@@ -84,7 +84,7 @@ differs threads "equal=1 steps=$STEPS"
 differs determinism "equal=1 steps=$STEPS"
 differs seed 'equal=0 rollout=0 step=0 phase=data tensor=- element=0:0'
 differs reward 'equal=0 rollout=0 step=0 phase=rewards tensor=- element=[0-9]+:0'
-differs loss 'equal=0 rollout=0 step=0 phase=gradient tensor=model\.embed_tokens\.weight element=[0-9]+,[0-9]+'
+differs loss 'equal=0 rollout=[0-9] step=0 phase=gradient tensor=model\.embed_tokens\.weight element=[0-9]+,[0-9]+'
 differs lr 'equal=0 rollout=0 step=0 phase=weights tensor=model\.embed_tokens\.weight element=0,[0-9]+'
 differs data 'equal=0 rollout=[0-9]+ step=0 phase=data tensor=- element=[0-9]+:[0-9]+'
 differs hot 'equal=0 rollout=0 step=0 phase=tokens tensor=- element=-'

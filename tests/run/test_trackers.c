@@ -221,6 +221,7 @@ static void options_of_a_run(void **state)
     struct watch *w;
     struct conf *c = conf_new();
     char *line, **words;
+    int n;
     (void)state;
     log_set_level(LOG_ERROR);
     assert_int_equal(checked("--use-tensorboard"), STATUS_INPUT);
@@ -234,7 +235,8 @@ static void options_of_a_run(void **state)
     {
         char flags[700];
         snprintf(flags, sizeof flags, "--use-tensorboard --tensorboard-dir %s", line);
-        assert_ok(conf_parse(c, support_words(flags, &words), words, &e), &e);
+        n = support_words(flags, &words);
+        assert_ok(conf_parse(c, n, words, &e), &e);
     }
     assert_int_equal(fsio_mkdirs(runkit_at("watched"), NULL), STATUS_OK);
     r.config = NULL;
