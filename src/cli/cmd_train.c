@@ -842,6 +842,7 @@ static int train_open_durable(struct train *t, struct err *e)
     int rc;
 
     place_hide(options);
+    secret_hide(options);
     t->run_dir = o->run_dir ? mem_strdup(o->run_dir)
                  : o->save  ? fsio_join(o->save, "run")
                             : runfolder_default();
@@ -852,6 +853,8 @@ static int train_open_durable(struct train *t, struct err *e)
 
 static int train_open_run(struct train *t, struct err *e)
 {
+    const struct train_opts *o = &t->o;
+    const char *dir = t->durable.own ? o->save : o->load; /* of the checkpoint, if there was one */
     json_t *config =
         json_pack("{s:o,s:o,s:o}", "options", conf_dump_json(t->conf), "sources",
                   conf_dump_sources(t->conf), "without_effect", conf_dump_noted(t->conf));
@@ -872,7 +875,7 @@ static int train_open_run(struct train *t, struct err *e)
              ? STATUS_OK
              : runfolder_open(t->run_dir, config, manifest, t->start, &t->run, e);
     if (rc == STATUS_OK) {
-        log_info(TRAIN, "Loaded checkpoint from %s%s", t->state ? o->load : train_source(o),
+        log_info(TRAIN, "Loaded checkpoint from %s%s", t->state ? dir : train_source(o),
                  t->state ? "" : ": the first weights");
         log_info(TRAIN, "%s, %.1fM parameters, %s on %d threads, run folder %s", t->w->arch.family,
                  (double)weights_count(t->w) / 1e6, t->dev->isa, pool_size(t->dev->pool),

@@ -17,6 +17,7 @@
 #include "rl/train_opts.h"
 #include "run/ledger.h"
 #include "run/replay.h"
+#include "run/secret.h"
 #include "train/ckpt.h"
 
 /* Words of the command, with keys left out, and the folder it was given in. */
@@ -27,7 +28,8 @@ static json_t *durable_command(int argc, char *const *argv)
     json_t *all;
 
     for (int i = 1; i < argc; i++) {
-        int secret = strncmp(argv[i - 1], "--", 2) == 0 && strstr(argv[i - 1], "api-key");
+        int secret = strncmp(argv[i - 1], "--", 2) == 0 &&
+                     secret_name(argv[i - 1] + 2, strlen(argv[i - 1] + 2));
         json_array_append_new(words, json_string_nocheck(secret ? "..." : argv[i]));
     }
     all = json_pack("{s:s,s:o,s:s}", "command", argv[0], "words", words, "cwd", cwd ? cwd : "");
