@@ -8,6 +8,7 @@
 #include "base/fsio.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/plugin.h"
 #include "base/sha256.h"
 #include "base/status.h"
 #include "base/thread.h"
@@ -17,15 +18,17 @@
 #include "cli/known_inproc.h"
 #include "cli/known_sglang.h"
 #include "cli/progress.h"
+#include "miles_plugin.h"
 #include "model/weights.h"
 #include "model/wfile.h"
 #include "reward/hub.h"
-#include "reward/worker.h"
 #include "rl/details.h"
 #include "rl/evalset.h"
+#include "rl/extend.h"
 #include "rl/filter.h"
 #include "rl/loop.h"
 #include "rl/modelargs.h"
+#include "rl/port_hook.h"
 #include "rl/port_native.h"
 #include "rl/promptenc.h"
 #include "rl/prompts.h"
@@ -79,9 +82,10 @@ struct train {
     int nsets, nevals;
     int eval_typed; /* the set being read names its reward */
     struct hub *hub, *eval_hub;
-    atomic_int own_types;              /* prompts name their reward */
-    _Atomic int64_t untyped;           /* line of the first that does not, without --rm-type */
-    struct worker_pool *shape_rewards; /* --custom-reward-post-process-path */
+    atomic_int own_types;       /* prompts name their reward */
+    _Atomic int64_t untyped;    /* line of the first that does not, without --rm-type */
+    struct port_hook *generate; /* --custom-generate-function-path */
+    struct extend *extend;      /* the user's functions */
     struct filter *dynamic, *sample_filter, *all_samples, *buffer_filter;
     struct port_native ports;
     int ports_open;
@@ -151,11 +155,47 @@ static int train_open_teacher(struct train *t, struct err *e)
     return STATUS_OK;
 }
 
+/* A family of models that a shared object describes. */
+static int train_add_family(struct train *t, struct err *e)
+{
+    const struct plugin_hook *h = plugin_hook("custom-model-provider-path");
+    const char *path = t->o.custom_model_provider_path;
+    struct miles_why why = {""};
+    struct plugin_ref ref = {0};
+    struct plugin *p = NULL;
+    char *row = NULL;
+    int rc = STATUS_OK;
+
+    if (!path) {
+        return rc;
+    }
+    if (t->place.backend != PLACE_IN_PROCESS) {
+        return ERR(e, STATUS_UNSUPPORTED,
+                   "--custom-model-provider-path: engines of their own do not know the family; "
+                   "sample in this process");
+    }
+    rc = plugin_resolve(h, path, &ref, e);
+    rc = rc == STATUS_OK ? plugin_open(h, &ref, "{}", &p, e) : rc;
+    if (rc == STATUS_OK && plugin_table(p)->model(plugin_self(p), &row, &why) != 0) {
+        rc = plugin_failed(p, why.text, e);
+    }
+    if (rc == STATUS_OK) {
+        rc = arch_add(row ? row : "", e);
+        rc = rc == STATUS_OK ? rc : err_prefix(e, "--custom-model-provider-path %.200s", path);
+    }
+    free(row);
+    plugin_close(p);
+    plugin_ref_fini(&ref);
+    return rc;
+}
+
 static int train_open_device(struct train *t, struct err *e)
 {
     const struct train_opts *o = &t->o;
     struct plan plan;
-    int rc = train_open_file(o, train_source(o), &t->file, e);
+    int rc = train_add_family(t, e);
+
+    rc = rc == STATUS_OK ? train_open_file(o, train_source(o), &t->file, e) : rc;
 
     if (rc == STATUS_OK) {
         rc = modelargs_check(&t->shape_flags, wfile_arch(t->file), e);
@@ -375,6 +415,41 @@ static int train_open_evals(struct train *t, struct prompts_opts *p, struct err 
     return rc;
 }
 
+/* Does the option name something that is not built in? */
+static int train_named(const char *flag, const char *path)
+{
+    struct plugin_ref r;
+    int own = 0;
+
+    if (path && plugin_resolve(plugin_hook(flag), path, &r, NULL) == STATUS_OK) {
+        own = r.kind != PLUGIN_BUILTIN;
+        plugin_ref_fini(&r);
+    }
+    return own;
+}
+
+/* Prompts come from a class of the user's, or a function of theirs makes rollouts without any. */
+static int train_own_data(const struct train *t)
+{
+    const struct train_opts *o = &t->o;
+    return train_named("data-source-path", o->data_source_path) ||
+           (train_named("rollout-function-path", o->rollout_function_path) && !o->prompt_data);
+}
+
+/* Nothing is known of prompts that are yet to be made. */
+static int train_source_opts(struct train *t, struct err *e)
+{
+    const struct train_opts *o = &t->o;
+
+    if (o->rollout_max_prompt_len == CONF_UNSET) {
+        return ERR(e, STATUS_INPUT,
+                   "--data-source-path and --rollout-function-path need --rollout-max-prompt-len, "
+                   "to make room");
+    }
+    t->train.longest = (int)o->rollout_max_prompt_len;
+    return STATUS_OK;
+}
+
 static int train_open_data(struct train *t, struct err *e)
 {
     const struct train_opts *o = &t->o;
@@ -407,7 +482,9 @@ static int train_open_data(struct train *t, struct err *e)
     p.tokens = train_tokens;
     p.seen = train_seen;
     p.arg = t;
-    if (rc == STATUS_OK && !o->load_debug_rollout_data) {
+    if (rc == STATUS_OK && !o->load_debug_rollout_data && train_own_data(t)) {
+        rc = train_source_opts(t, e);
+    } else if (rc == STATUS_OK && !o->load_debug_rollout_data) {
         if (!o->prompt_data) {
             return ERR(e, STATUS_INPUT, "--prompt-data is needed");
         }
@@ -541,13 +618,9 @@ static int train_open_hubs(struct train *t, struct err *e)
                 "training needs a reward: give --rm-type or --custom-rm-path, or an rm_type in the "
                 "metadata of every prompt");
     }
-    if (rc == STATUS_OK && o->custom_reward_post_process_path && !o->debug_rollout_only) {
-        struct worker_opts w = {.path = o->custom_reward_post_process_path,
-                                .python = o->reward_python,
-                                .timeout_s = o->reward_timeout,
-                                .pairs = 1,
-                                .args = args};
-        rc = worker_open(&w, &t->shape_rewards, e);
+    if (rc == STATUS_OK) {
+        struct extend_opts x = {.o = o, .args = args};
+        rc = extend_open(&x, &t->extend, e);
     }
     rc = rc == STATUS_OK ? train_open_filters(t, args, e) : rc;
     json_decref(args);
@@ -615,7 +688,8 @@ static int train_port_opts(struct train *t, struct err *e)
     train_batch_opts(t, samples);
     to->temperature = (float)o->rollout_temperature;
     train_opts_loss(o, &to->loss);
-    to->entropy = to->loss.entropy || to->loss.entropy_coef != 0.0f || o->use_rollout_entropy;
+    to->entropy = to->loss.entropy || to->loss.entropy_coef != 0.0f || o->use_rollout_entropy ||
+                  o->custom_loss_function_path;
     to->logit_rows = o->log_probs_chunk_size > 0 ? (int)o->log_probs_chunk_size : 0;
     to->score_tokens =
         o->log_probs_max_tokens_per_gpu != CONF_UNSET ? (int)o->log_probs_max_tokens_per_gpu : 0;
@@ -895,6 +969,43 @@ static int train_open_run(struct train *t, struct err *e)
     return rc;
 }
 
+/* Functions that sample, with the address of the engines: Miles' names for it. */
+static int train_open_samplers(struct train *t, struct err *e)
+{
+    const struct train_opts *o = &t->o;
+    const char *url = t->engines ? engines_url(t->engines) : NULL;
+    const char *host = url ? strstr(url, "://") : NULL, *port = url ? strrchr(url, ':') : NULL;
+    json_t *args = conf_dump_json(t->conf);
+    int rc = STATUS_OK;
+
+    place_hide(args);
+    if (host && port > host) {
+        json_object_set_new(args, "sglang_router_ip",
+                            json_stringn(host + 3, (size_t)(port - host) - 3));
+        json_object_set_new(args, "sglang_router_port", json_integer(strtol(port + 1, NULL, 10)));
+    }
+    json_object_set_new(args, "sglang_router_url", url ? json_string(url) : json_null());
+    if (t->rollout &&
+        train_named("custom-generate-function-path", o->custom_generate_function_path)) {
+        struct port_hook_opts p = {.path = o->custom_generate_function_path,
+                                   .python = o->reward_python,
+                                   .timeout_s = o->hook_timeout,
+                                   .args = args,
+                                   .inner = t->engines ? engines_port(t->engines) : NULL};
+        rc = t->engines
+                 ? port_hook_open(&p, &t->generate, e)
+                 : ERR(e, STATUS_INPUT,
+                       "--custom-generate-function-path needs engines that it can call: give "
+                       "--rollout-backend miles or sglang");
+    }
+    rc = rc == STATUS_OK ? extend_open_rollout(t->extend, args, e) : rc;
+    if (rc == STATUS_OK && t->start > 0 && extend_has(t->extend, "data-source-path")) {
+        rc = extend_source_load(t->extend, t->start - 1, e);
+    }
+    json_decref(args);
+    return rc;
+}
+
 static int train_open_engines(struct train *t, struct err *e)
 {
     struct engines_opts g = {.place = &t->place,
@@ -1000,7 +1111,8 @@ static int train_run(struct train *t, struct err *e)
     memset(&c, 0, sizeof c);
     c.o = &t->o;
     rc = durable_port(&t->durable,
-                      t->engines        ? engines_port(t->engines)
+                      t->generate       ? port_hook_port(t->generate)
+                      : t->engines      ? engines_port(t->engines)
                       : t->ports.engine ? &t->ports.rollout
                                         : NULL,
                       &c.rollout, e);
@@ -1013,7 +1125,7 @@ static int train_run(struct train *t, struct err *e)
     c.critic = t->critic ? &t->critic_ports.train : NULL;
     c.hub = t->hub;
     c.eval_hub = t->eval_hub;
-    c.shape = t->shape_rewards;
+    c.extend = t->extend;
     c.dynamic = t->dynamic;
     c.sample_filter = t->sample_filter;
     c.all_samples = t->all_samples;
@@ -1061,6 +1173,7 @@ static void train_close(struct train *t, int rc)
 {
     metriccheck_close(t->checks);
     durable_close(&t->durable, rc);
+    port_hook_close(t->generate);
     engines_close(t->engines);
     watch_close(t->watch);
     if (t->ports_open) {
@@ -1074,7 +1187,7 @@ static void train_close(struct train *t, int rc)
     }
     hub_close(t->hub);
     teacher_close(t->far);
-    worker_close(t->shape_rewards);
+    extend_close(t->extend);
     filter_close(t->dynamic);
     filter_close(t->sample_filter);
     filter_close(t->all_samples);
@@ -1160,6 +1273,10 @@ static int train_all(struct train *t, struct err *e)
     if (rc == STATUS_OK) {
         rc = train_open_ports(t, e);
     }
+    if (rc == STATUS_OK && t->ports.trainer) {
+        rc = extend_trainer(t->extend, t->ports.trainer, e);
+        rc = rc == STATUS_OK ? extend_init(t->extend, e) : rc;
+    }
     if (rc == STATUS_OK) {
         rc = train_resume(t, e);
     }
@@ -1175,6 +1292,9 @@ static int train_all(struct train *t, struct err *e)
     }
     if (rc == STATUS_OK) {
         rc = train_open_engines(t, e);
+    }
+    if (rc == STATUS_OK) {
+        rc = train_open_samplers(t, e);
     }
     rc = rc == STATUS_OK ? metriccheck_open(&t->asserted, &t->checks, e) : rc;
     rc = rc == STATUS_OK ? train_run(t, e) : rc;

@@ -102,8 +102,6 @@ static const struct conf_known known_flags[] = {
      "every layer is bf16: none is quantised", NULL},
     {"extra-high-precision-layers-megatron", CONF_STRS, NULL, CONF_NOTED,
      "every layer is bf16: none is quantised", NULL},
-    {"custom-model-provider-path", CONF_STR, NULL, CONF_LATER,
-     "models come from config.json; specs of one's own are planned as plugins", NULL},
     {"recompute-loss-function", CONF_SWITCH, NULL, CONF_NOTED,
      "the loss keeps no logits between the passes", NULL},
     {"indep-dp", CONF_SWITCH, NULL, CONF_NOTED, ONE_HOST, NULL},
@@ -116,9 +114,6 @@ static const struct conf_known known_flags[] = {
     {"padded-vocab-size", CONF_INT, NULL, CONF_NOTED,
      "the vocabulary is not padded: sums run over the real one", NULL},
     {"freeze-indexer", CONF_SWITCH, NULL, CONF_NOTED, NO_SPARSE, NULL},
-    {"custom-megatron-init-path", CONF_STR, NULL, CONF_LATER, HOOKS, NULL},
-    {"custom-megatron-before-log-prob-hook-path", CONF_STR, NULL, CONF_LATER, HOOKS, NULL},
-    {"custom-megatron-before-train-step-hook-path", CONF_STR, NULL, CONF_LATER, HOOKS, NULL},
     {"config", CONF_STR, NULL, CONF_NEVER,
      "give the file as --custom-config-path: it takes the same keys", NULL},
     {"optimizer", CONF_STR, "adam", CONF_NEVER, "AdamW is the optimizer", NULL},
@@ -160,13 +155,9 @@ static const struct conf_known known_flags[] = {
     {"async-unused-samples-handler", CONF_STR, "drop", CONF_LATER,
      "asynchronous rollout is planned; rollout and training take turns", NULL},
     {"custom-async-data-buffer-path", CONF_STR, NULL, CONF_LATER, PLUGINS, NULL},
-    {"custom-generate-function-path", CONF_STR, NULL, CONF_LATER, PLUGINS, NULL},
-    {"custom-rollout-log-function-path", CONF_STR, NULL, CONF_LATER, PLUGINS, NULL},
-    {"custom-eval-rollout-log-function-path", CONF_STR, NULL, CONF_LATER, PLUGINS, NULL},
     {"update-weight-buffer-size", CONF_INT, "536870912", CONF_NOTED, WSYNC, NULL},
     {"pause-generation-mode", CONF_STR, "retract", CONF_LATER,
      "nothing is running when weights change", NULL},
-    {"rollout-data-postprocess-path", CONF_STR, NULL, CONF_LATER, PLUGINS, NULL},
     {"update-weight-transfer-mode", CONF_CHOICE, "broadcast", CONF_NOTED, WSYNC,
      "broadcast|p2p|disk-delta"},
     {"update-weight-local-checkpoint-dir", CONF_STR, NULL, CONF_NOTED, WSYNC, NULL},
@@ -198,10 +189,8 @@ static const struct conf_known known_flags[] = {
      "sessions for agents are planned", NULL},
     /* Data and batching */
     {"disable-rollout-global-dataset", CONF_SWITCH, NULL, CONF_LATER, PLUGINS, NULL},
-    {"data-source-path", CONF_STR, NULL, CONF_LATER, PLUGINS, NULL},
     {"multimodal-keys", CONF_JSON, NULL, CONF_LATER, "models that see are planned", NULL},
     /* Evaluation */
-    {"eval-function-path", CONF_STR, NULL, CONF_LATER, PLUGINS, NULL},
     {"eval-min-new-tokens", CONF_INT, NULL, CONF_NOTED, DEAD, NULL},
     {"eval-max-context-len", CONF_INT, NULL, CONF_NOTED, DEAD, NULL},
     {"eval-num-gpus", CONF_INT, "0", CONF_NOTED, EVAL_HERE, NULL},
@@ -212,8 +201,6 @@ static const struct conf_known known_flags[] = {
      "backpressure|skip"},
     {"eval-keep-snapshots", CONF_INT, "2", CONF_NOTED, EVAL_HERE, NULL},
     /* RL algorithm */
-    {"custom-loss-function-path", CONF_STR, NULL, CONF_LATER, PLUGINS, NULL},
-    {"custom-pg-loss-reducer-function-path", CONF_STR, NULL, CONF_LATER, PLUGINS, NULL},
     /* Replay (R3 and indexer) */
     {"use-routing-replay", CONF_SWITCH, NULL, CONF_NOTED, DENSE, NULL},
     {"use-rollout-routing-replay", CONF_SWITCH, NULL, CONF_NOTED, DENSE, NULL},
@@ -264,10 +251,8 @@ static const struct conf_known known_flags[] = {
     {"multi-lora-max-empty-wait-s", CONF_FLOAT, "30", CONF_LATER,
      "many adapters in one run are planned", NULL},
     /* Reward */
-    {"custom-convert-samples-to-train-data-path", CONF_STR, NULL, CONF_LATER, PLUGINS, NULL},
     /* Checkpoint */
     {"ref-ckpt-step", CONF_INT, NULL, CONF_NEVER, HF_STEP, NULL},
-    {"custom-megatron-post-save-hook-path", CONF_STR, NULL, CONF_LATER, PLUGINS, NULL},
     /* MTP / speculative decoding */
     {"mtp-num-layers", CONF_INT, NULL, CONF_LATER, "multi-token prediction is planned", NULL},
     {"mtp-loss-scaling-factor", CONF_FLOAT, "0.2", CONF_LATER, "multi-token prediction is planned",

@@ -107,14 +107,174 @@ static const struct arch_family arch_families[] = {
 };
 #define ARCH_FAMILIES (int)(sizeof arch_families / sizeof arch_families[0])
 
+/* Rows that plugins brought, for the life of the process; their texts live in the JSON. */
+#define ARCH_MAX_ADDED 8
+static struct arch_family arch_added[ARCH_MAX_ADDED];
+static json_t *arch_added_json[ARCH_MAX_ADDED];
+static int arch_nadded;
+
 static const struct arch_family *arch_find(const char *name)
 {
+    for (int i = 0; name && i < arch_nadded; i++) {
+        if (strcmp(name, arch_added[i].name) == 0) {
+            return &arch_added[i];
+        }
+    }
     for (int i = 0; name && i < ARCH_FAMILIES; i++) {
         if (strcmp(name, arch_families[i].name) == 0) {
             return &arch_families[i];
         }
     }
     return NULL;
+}
+
+/* ---- rows from outside ---- */
+
+static const struct {
+    const char *name;
+    unsigned bit;
+} arch_switch_names[] = {{"qk_norm", ARCH_QK_NORM},
+                         {"norm_plus_one", ARCH_PLUS_ONE},
+                         {"embed_scale", ARCH_SCALED_EMBED},
+                         {"query_pre_attn_scalar", ARCH_QUERY_SCALAR},
+                         {"attn_logit_softcapping", ARCH_ATTN_SOFTCAP},
+                         {"final_logit_softcapping", ARCH_FINAL_SOFTCAP},
+                         {"interleaved_rope", ARCH_INTERLEAVED},
+                         {"partial_rotary_factor", ARCH_PARTIAL},
+                         {"gate_up_proj", ARCH_FUSED},
+                         {"mlp_bias", ARCH_MLP_BIAS},
+                         {"gelu", ARCH_GELU},
+                         {"tie_word_embeddings", ARCH_TIED}};
+
+static int arch_row_switch(struct arch_family *f, const char *key, const json_t *v)
+{
+    for (size_t i = 0; i < sizeof arch_switch_names / sizeof arch_switch_names[0]; i++) {
+        if (strcmp(key, arch_switch_names[i].name) == 0 && json_is_boolean(v)) {
+            f->switches &= ~arch_switch_names[i].bit;
+            f->switches |= json_is_true(v) ? arch_switch_names[i].bit : 0;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Index of v in names, -1 when it is none of them. */
+static int arch_row_choice(const json_t *v, const char *const *names, int n)
+{
+    for (int i = 0; json_is_string(v) && i < n; i++) {
+        if (strcmp(json_string_value(v), names[i]) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* 1 when the key is one of a row's and its value fits. */
+static int arch_row_key(struct arch_family *f, const char *key, const json_t *v)
+{
+    static const char *const biases[] = {"never", "qkv", "attention_bias_qkv",
+                                         "attention_bias_qkvo"};
+    static const char *const slides[] = {"never", "all", "last", "most"};
+    const struct {
+        const char *key, **to;
+    } texts[] = {{"section", &f->section},   {"prefix", &f->prefix[0]},
+                 {"head", &f->head[0]},      {"attn_post", &f->attn_post},
+                 {"mlp_norm", &f->mlp_norm}, {"mlp_post", &f->mlp_post}};
+    const struct {
+        const char *key;
+        int *to;
+    } ints[] = {{"sliding_every", &f->slide_every},
+                {"head_dim", &f->head_dim},
+                {"heads", &f->heads},
+                {"kv_heads", &f->kv_heads},
+                {"vocab", &f->vocab},
+                {"positions", &f->positions},
+                {"window", &f->window}};
+    const struct {
+        const char *key;
+        double *to;
+    } reals[] = {{"theta", &f->theta},
+                 {"partial", &f->partial},
+                 {"attn_softcap", &f->attn_softcap},
+                 {"final_softcap", &f->final_softcap},
+                 {"rms_eps", &f->rms_eps}};
+    int k;
+
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        if (strcmp(key, texts[i].key) == 0) {
+            *texts[i].to = json_string_value(v);
+            return json_is_string(v) || json_is_null(v);
+        }
+    }
+    for (size_t i = 0; i < sizeof ints / sizeof ints[0]; i++) {
+        if (strcmp(key, ints[i].key) == 0) {
+            *ints[i].to = (int)json_integer_value(v);
+            return json_is_integer(v) && json_integer_value(v) > 0 &&
+                   json_integer_value(v) <= ARCH_MAX_DIM;
+        }
+    }
+    for (size_t i = 0; i < sizeof reals / sizeof reals[0]; i++) {
+        if (strcmp(key, reals[i].key) == 0) {
+            *reals[i].to = json_number_value(v);
+            return json_is_number(v) && json_number_value(v) > 0;
+        }
+    }
+    if (strcmp(key, "bias") == 0 && (k = arch_row_choice(v, biases, 4)) >= 0) {
+        f->bias = (enum arch_bias)k;
+        return 1;
+    }
+    if (strcmp(key, "sliding") == 0 && (k = arch_row_choice(v, slides, 4)) >= 0) {
+        f->slide = (enum arch_slide)k;
+        return 1;
+    }
+    return arch_row_switch(f, key, v);
+}
+
+int arch_add(const char *row_json, struct err *e)
+{
+    json_error_t je;
+    json_t *j = json_loads(row_json, 0, &je), *v;
+    const char *name = json_string_value(json_object_get(j, "model_type"));
+    const char *like = json_string_value(json_object_get(j, "like")), *key;
+    const struct arch_family *base = arch_find(like);
+    struct arch_family f;
+    int rc = STATUS_OK;
+
+    if (!j) {
+        return ERR(e, STATUS_INPUT, "the row of an architecture is not JSON: %s", je.text);
+    }
+    if (!name || !*name || strlen(name) >= sizeof((struct arch *)0)->family) {
+        rc = ERR(e, STATUS_INPUT, "the row of an architecture has no model_type");
+    } else if (!base || base->mlp != ARCH_MLP_DENSE || base->attn != ARCH_ATTN_FULL) {
+        rc = ERR(e, STATUS_INPUT, "architecture %s is like \"%s\", which is no family of ours",
+                 name, like ? like : "");
+    } else if (arch_find(name)) {
+        rc = ERR(e, STATUS_INPUT, "architecture %s is known already", name);
+    } else if (arch_nadded == ARCH_MAX_ADDED) {
+        rc = ERR(e, STATUS_NOMEM, "more than %d architectures are added", ARCH_MAX_ADDED);
+    }
+    if (rc == STATUS_OK) {
+        f = *base;
+        f.name = name;
+        json_object_foreach(j, key, v)
+        {
+            if (strcmp(key, "model_type") != 0 && strcmp(key, "like") != 0 &&
+                !arch_row_key(&f, key, v)) {
+                rc = ERR(e, STATUS_INPUT,
+                         "architecture %s: key %.60s is not one of a row, or its "
+                         "value does not fit",
+                         name, key);
+                break;
+            }
+        }
+    }
+    if (rc != STATUS_OK) {
+        json_decref(j);
+        return rc;
+    }
+    arch_added[arch_nadded] = f;
+    arch_added_json[arch_nadded++] = j;
+    return STATUS_OK;
 }
 
 static int arch_on(const struct arch_family *f, int which)

@@ -137,6 +137,16 @@ static inline int arch_outputs(const struct arch *a)
 /* Fills `a` from config.json's text. Refuses, naming the key, what we do not compute. */
 int arch_parse(const char *config_json, struct arch *a, struct err *e);
 
+/* Adds a row to the table of families: JSON {"model_type": its name in config.json, "like": a
+ * family of ours, and what differs}. What may differ: section, prefix, head, attn_post, mlp_norm,
+ * mlp_post (names); bias (never, qkv, attention_bias_qkv, attention_bias_qkvo), sliding (never,
+ * all, last, most), sliding_every; head_dim, heads, kv_heads, vocab, positions, window, theta,
+ * partial, attn_softcap, final_softcap, rms_eps (defaults of config.json's keys); and as true or
+ * false qk_norm, norm_plus_one, embed_scale, query_pre_attn_scalar, attn_logit_softcapping,
+ * final_logit_softcapping, interleaved_rope, partial_rotary_factor, gate_up_proj, mlp_bias, gelu,
+ * tie_word_embeddings. For the life of the process; before the first model is opened. */
+int arch_add(const char *row_json, struct err *e);
+
 /* Takes the tokens that end a turn from generation_config.json's text, which wins over config.json;
  * without eos_token_id there, `a` stays as it is. */
 int arch_merge_generation(const char *generation_config_json, struct arch *a, struct err *e);

@@ -200,6 +200,29 @@ void backward_logp(struct backward *b, const struct backward_req *r)
     }
 }
 
+/* Adds what r->row_loss makes of entries [from, from + n) to their dlogits. */
+static void backward_row_losses(struct backward *b, const struct backward_req *r, int from, int n,
+                                const struct tensor *logits, struct tensor *dlogits)
+{
+    int vocab = b->f->w->arch.vocab;
+    size_t cols = (size_t)logits->cols;
+    float *x = mem_alloc(3 * sizeof *x * cols), *d = x + cols, *sum = d + cols;
+
+    ASSERT(b->f->w->arch.final_softcap == 0.0f);
+    for (int i = 0; i < n; i++) {
+        struct tensor lg = tensor_rows(logits, i, 1), dl = tensor_rows(dlogits, i, 1);
+        device_download_f32(&lg, x);
+        device_download_f32(&dl, sum);
+        memset(d, 0, sizeof *d * cols);
+        r->row_loss(r->row_loss_arg, from + i, vocab, x, d);
+        for (int k = 0; k < vocab; k++) {
+            sum[k] += d[k] / r->temperature;
+        }
+        device_upload_f32(&dl, sum);
+    }
+    mem_free(x);
+}
+
 /* The output layer: dlogits, the gradient of its rows (into dpick), its weight gradient. */
 static void backward_output(struct backward *b, const struct backward_req *r)
 {
@@ -235,6 +258,9 @@ static void backward_output(struct backward *b, const struct backward_req *r)
         } else {
             op->logp_bwd(d, &lg, &spec, r->target + from, b->max + from, b->logz + from,
                          b->ent + from, r->g + from, r->ge ? r->ge + from : NULL, &dl);
+            if (r->row_loss) {
+                backward_row_losses(b, r, from, n, &lg, &dl);
+            }
         }
         op->linear_dx(d, &dl, &f->w->lm_head.w->view, &dx);
         for (int i = l; i <= end; i++) {

@@ -31,6 +31,11 @@ struct backward_req {
     /* Of backward_score, or NULL: told the logits (V) of each entry, divided by the temperature;
      * the log-prob of token v is x[v] - max - logz. */
     void (*row)(void *arg, int i, const float *x, float max, float logz);
+    /* A loss over whole rows of logits, or NULL: backward_run gives it the logits of entry i
+     * (vocab of them, divided by the temperature), and what it adds to dlogits, all zero at first,
+     * goes the way of g. Models with capped logits have none. */
+    void (*row_loss)(void *arg, int i, int vocab, const float *logits, float *dlogits);
+    void *row_loss_arg;
     void *row_arg;
 };
 

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "base/mem.h"
+#include "base/plugin.h"
 #include "base/proc.h"
 #include "base/status.h"
 #include "reward/hub_int.h"
@@ -502,11 +503,18 @@ int hub_restarts(const struct hub *h)
 static int open_own(struct hub *h, const char *custom, struct err *e)
 {
     const struct hub_type *g;
+    struct plugin_ref ref;
     struct hub_source *f;
     int boxed;
 
     if (custom) {
-        f = hub_calls_pool(h, custom, NULL, e);
+        int rc = plugin_resolve(plugin_hook("custom-rm-path"), custom, &ref, e);
+        if (rc != STATUS_OK) {
+            return rc;
+        }
+        f = ref.kind == PLUGIN_PYTHON ? hub_calls_pool(h, custom, NULL, e)
+                                      : hub_calls_hook(h, custom, e);
+        plugin_ref_fini(&ref);
         h->custom = f ? (int)(f - h->sources) : -1;
         return f ? STATUS_OK : e->code;
     }

@@ -27,7 +27,7 @@ struct hub;
 
 struct hub_opts {
     const char *rm_type;        /* a type; NULL or "": each sample names its own */
-    const char *custom_rm_path; /* pkg.module.fn or FILE.py:fn; NULL or "": none */
+    const char *custom_rm_path; /* as base/plugin.h resolves it; NULL or "": none */
     const char *reward_key;     /* key of a dict reward, or NULL */
     const char *python;         /* interpreter; NULL is python3 */
     int workers;                /* Python processes of each function; 0 is 1 */

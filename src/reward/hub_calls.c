@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/plugin.h"
 #include "base/status.h"
+#include "reward/hookcall.h"
 #include "reward/hub_int.h"
 #include "reward/ifbench.h"
 #include "reward/remote.h"
@@ -94,6 +96,69 @@ static void close_workers(void *self)
     worker_close(self);
 }
 
+/* ---- shared objects and services of the user's ---- */
+
+static int hear_hook(struct hub *h, void *self, double wait_s, struct err *e)
+{
+    struct worker_result w;
+    int rc = hookcall_poll(self, wait_s, &w, e);
+    struct hub_flight *f;
+
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    f = (struct hub_flight *)(intptr_t)w.id;
+    for (int i = 0; !w.failed && i < (f->group ? f->group : 1); i++) {
+        const json_t *v = f->group ? json_array_get(w.value, (size_t)i) : w.value;
+        if (!json_is_number(v) && !json_is_boolean(v) && !json_is_object(v)) {
+            w.failed = 1;
+            snprintf(w.reason, sizeof w.reason, "the function gave no reward for %s%d",
+                     f->group ? "sample " : "sample number ", i);
+        }
+    }
+    if (w.failed) {
+        json_decref(w.value);
+        w.value = NULL;
+    }
+    land_worker(h, &w);
+    return STATUS_OK;
+}
+
+static int pending_hook(const void *self)
+{
+    return hookcall_pending(self);
+}
+
+static void close_hook(void *self)
+{
+    hookcall_close(self);
+}
+
+struct hub_source *hub_calls_hook(struct hub *h, const char *path, struct err *e)
+{
+    struct hookcall_opts o = {
+        .flag = "custom-rm-path", .path = path, .timeout_s = h->timeout_s, .args = h->args};
+    struct hub_source *s = hub_source_find(h, path, 0, e);
+    struct hookcall *c;
+
+    if (s) {
+        return s->self ? s : NULL;
+    }
+    s = hub_source_add(h, path, 0, e);
+    if (!s || hookcall_open(&o, &c, e) != STATUS_OK) {
+        if (s) {
+            hub_line(s->error, sizeof s->error, e->msg, strlen(e->msg));
+        }
+        return NULL;
+    }
+    s->self = c;
+    s->hook = 1;
+    s->hear = hear_hook;
+    s->pending = pending_hook;
+    s->close = close_hook;
+    return s;
+}
+
 struct hub_source *hub_calls_pool(struct hub *h, const char *path, const char *source,
                                   struct err *e)
 {
@@ -129,8 +194,15 @@ int hub_calls_submit(struct hub *h, struct hub_source *s, const struct hub_reque
                      struct err *e)
 {
     struct hub_flight *f = hub_flight_new(h, r, s->internal);
-    int rc = worker_submit(s->self, (int64_t)(intptr_t)f, r->sample, e);
+    int rc;
 
+    if (s->hook) {
+        json_t *argv = json_pack("[O]", r->sample);
+        rc = hookcall_submit(s->self, (int64_t)(intptr_t)f, argv, e);
+        json_decref(argv);
+    } else {
+        rc = worker_submit(s->self, (int64_t)(intptr_t)f, r->sample, e);
+    }
     if (rc != STATUS_OK) {
         hub_flight_end(h, f);
         return rc;

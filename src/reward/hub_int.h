@@ -50,6 +50,7 @@ struct hub_type {
 struct hub_source {
     char *name;
     int internal; /* of a type of ours, not a user's function */
+    int hook;     /* a shared object or a URL of the user's (reward/hookcall.h) */
     void *self;   /* NULL: it could not be opened, for `error` */
     char error[256];
     /* Takes at most one result, waiting up to wait_s, and pushes what came of it: 0, STATUS_AGAIN
@@ -123,6 +124,8 @@ void hub_pick_key(const struct hub *h, struct hub_result *r);
 /* The workers of a function; with `source` of a type of ours. NULL with the reason in e. */
 struct hub_source *hub_calls_pool(struct hub *h, const char *path, const char *source,
                                   struct err *e);
+/* A shared object or a service in place of a Python function. */
+struct hub_source *hub_calls_hook(struct hub *h, const char *path, struct err *e);
 int hub_calls_submit(struct hub *h, struct hub_source *s, const struct hub_request *r,
                      struct err *e);
 int hub_calls_open_ifbench(struct hub *h, const struct hub_type *g, struct err *e);

@@ -19,10 +19,12 @@ enum {
     MAX_ASYNC = 4096,
     MAX_START_FAILURES = 3, /* in a row, then the slot is left alone for REST_S */
     MAX_START_DEATHS = 10,  /* the same for a worker that somebody killed while it started */
-    REPLY_MAX = 4 << 20     /* bytes of one reply; the Python side refuses larger ones itself */
+    REPLY_MAX = 4 << 20,    /* bytes of one reply; the Python side refuses larger ones itself */
+    SHARE_AS = 6
 };
 static const double REST_S = 5;
-static const char LATE[] = "no reward within";       /* pyside says it too */
+static const char LATE[] = "no reward within";       /* worker.py says it too */
+static const char LATE_HOOK[] = "no answer within";  /* the same of hooks */
 static const size_t REQUEST_MAX = (size_t)256 << 20; /* bytes of one call */
 static const size_t QUEUE_BYTES = (size_t)1 << 30;   /* bytes of all waiting calls */
 
@@ -34,6 +36,7 @@ struct call {
     double deadline;
     int alone;    /* its worker died with others in it: now it gets one for itself */
     size_t group; /* samples of a group; 0: a single sample */
+    int hook;     /* its value may be anything */
 };
 
 struct done {
@@ -59,6 +62,12 @@ struct slot {
 struct worker_pool {
     int (*spawn)(void *arg, const struct proc_opts *o, struct proc *p, struct err *e);
     void *spawn_arg;
+    int (*ask)(void *arg, int64_t id, const char *what, const json_t *argv, json_t **out,
+               struct err *e);
+    void *ask_arg;
+    int share_fd;
+    size_t reply_max;
+    const char *late;            /* how a reason for being late begins */
     char *path, *python, *setup; /* setup: the first line to each worker */
     int nslots, queue_max, async_calls, capacity;
     double timeout_s, start_timeout_s;
@@ -93,7 +102,7 @@ static void finish(struct worker_pool *w, struct call *c, json_t *value, const c
 
     d->r.id = c->id;
     d->r.failed = reason != NULL;
-    d->r.late = reason && strncmp(reason, LATE, sizeof LATE - 1) == 0;
+    d->r.late = reason && strncmp(reason, w->late, strlen(w->late)) == 0;
     d->r.value = value;
     copy_text(d->r.reason, sizeof d->r.reason, reason ? reason : "");
     if (w->last) {
@@ -134,8 +143,13 @@ static struct call *dequeue(struct worker_pool *w)
 
 static int slot_start(struct worker_pool *w, struct slot *s, struct err *e)
 {
-    const char *argv[] = {w->python, "-u", "-c", pyside_script, NULL};
-    struct proc_opts o = {.argv = argv, .request_fd = 3, .reply_fd = 4, .life_fd = 5};
+    const char *argv[] = {w->python, "-u", "-c", pyside_boot, NULL};
+    struct proc_opts o = {.argv = argv,
+                          .request_fd = 3,
+                          .reply_fd = 4,
+                          .life_fd = 5,
+                          .share_fd = w->share_fd,
+                          .share_as = w->share_fd > 0 ? SHARE_AS : 0};
     int rc;
 
     buf_clear(&s->in);
@@ -159,7 +173,7 @@ static void slot_start_failed(struct slot *s, const char *why, int most)
     s->start_failures++;
     s->state = s->start_failures < most ? SLOT_DEAD : SLOT_BROKEN;
     s->retry_at = proc_now() + REST_S;
-    log_warn(REWARD, "a reward worker did not start (%d of %d): %s", s->start_failures, most, why);
+    log_warn(REWARD, "a worker did not start (%d of %d): %s", s->start_failures, most, why);
 }
 
 /* The worker is lost. Its only call fails for `why`; of several none is known to be guilty, so each
@@ -184,7 +198,7 @@ static void slot_lost(struct worker_pool *w, struct slot *s, const char *why)
             finish(w, c, NULL, why);
         }
     }
-    log_warn(REWARD, "WorkerCrashed: a reward worker was lost%s: %s",
+    log_warn(REWARD, "WorkerCrashed: a worker was lost%s: %s",
              several     ? " with several calls, which are tried again one by one"
              : s->ncalls ? " in a call"
                          : " while idle",
@@ -234,6 +248,9 @@ static int fits(const struct call *c, const json_t *v)
     size_t i;
     json_t *item;
 
+    if (c->hook) {
+        return v != NULL;
+    }
     if (!c->group) {
         return is_reward(v);
     }
@@ -244,6 +261,39 @@ static int fits(const struct call *c, const json_t *v)
         }
     }
     return json_array_size(v) == c->group;
+}
+
+/* A question of a running call. Returns NULL, or what is wrong with it. */
+static const char *answer_question(struct worker_pool *w, struct slot *s, const json_t *msg)
+{
+    json_int_t serial = json_integer_value(json_object_get(msg, "id"));
+    const char *what = json_string_value(json_object_get(msg, "ask"));
+    const struct call *c = s->calls;
+    struct err e = {0};
+    json_t *value = NULL, *reply;
+    char *text;
+    int rc;
+
+    while (c && c->serial != serial) {
+        c = c->next;
+    }
+    if (!c) {
+        return "the worker process asked in the name of a call it was not given";
+    }
+    rc = w->ask ? w->ask(w->ask_arg, c->id, what, json_object_get(msg, "argv"), &value, &e)
+                : ERR(&e, STATUS_UNSUPPORTED, "%.100s is not to be had here", what);
+    reply = json_pack("{s:I}", "id", serial);
+    if (rc == STATUS_OK) {
+        json_object_set_new(reply, "reply", value ? value : json_null());
+    } else {
+        json_object_set_new(reply, "refused", json_string(e.msg));
+    }
+    text = json_dumps(reply, JSON_COMPACT);
+    buf_str(&s->out, text ? text : "");
+    buf_str(&s->out, "\n");
+    free(text);
+    json_decref(reply);
+    return buf_status(&s->out) == 0 ? NULL : "no memory for the answer to a question";
 }
 
 /* One line of the worker. Returns NULL, or what is wrong with it. */
@@ -265,6 +315,8 @@ static const char *hear(struct worker_pool *w, struct slot *s, const char *line,
         } else {
             bad = "the worker process broke the protocol while starting";
         }
+    } else if (json_is_string(json_object_get(msg, "ask"))) {
+        bad = answer_question(w, s, msg);
     } else {
         json_t *id = json_object_get(msg, "id");
         struct call *c = json_is_integer(id) ? take_call(s, json_integer_value(id)) : NULL;
@@ -436,7 +488,7 @@ static void check_deadlines(struct worker_pool *w, double now)
         }
         for (const struct call *c = s->calls; c; c = c->next) {
             if (now >= c->deadline) {
-                snprintf(why, sizeof why, "%s %g s", LATE, w->timeout_s);
+                snprintf(why, sizeof why, "%s %g s", w->late, w->timeout_s);
                 slot_lost(w, s, why);
                 break;
             }
@@ -499,44 +551,56 @@ static void turn(struct worker_pool *w, double limit)
 
 /* ---- public ---- */
 
-int worker_submit(struct worker_pool *w, int64_t id, const json_t *sample, struct err *e)
+/* Queues {"id", key: data}. */
+static int submit(struct worker_pool *w, int64_t id, const char *key, const json_t *data,
+                  struct err *e)
 {
     struct call *c;
     char *text;
     size_t len;
     struct buf b;
 
-    if (!json_is_object(sample) && json_array_size(sample) == 0) {
-        return ERR(e, STATUS_INPUT, "the sample of a reward call is not a JSON object");
-    }
     if (w->pending >= w->queue_max || (w->head && w->queued_bytes > QUEUE_BYTES)) {
         return STATUS_AGAIN;
     }
-    text = json_dumps(sample, JSON_COMPACT);
+    text = json_dumps(data, JSON_COMPACT);
     if (!text) {
-        return ERR(e, STATUS_NOMEM, "no memory for the sample of a reward call");
+        return ERR(e, STATUS_NOMEM, "no memory for the %s of a call", key);
     }
     buf_init(&b, REQUEST_MAX);
-    buf_printf(&b, "{\"id\":%lld,\"%s\":", (long long)++w->serial,
-               json_is_array(sample) ? "group" : "sample");
+    buf_printf(&b, "{\"id\":%lld,\"%s\":", (long long)++w->serial, key);
     buf_str(&b, text);
     buf_str(&b, "}\n");
     free(text);
     if (buf_status(&b) != 0) {
         buf_fini(&b);
-        return ERR(e, STATUS_INPUT, "the sample of a reward call is larger than %zu bytes",
-                   REQUEST_MAX);
+        return ERR(e, STATUS_INPUT, "the %s of a call is larger than %zu bytes", key, REQUEST_MAX);
     }
     c = mem_alloc(sizeof *c);
     c->id = id;
     c->serial = w->serial;
-    c->group = json_array_size(sample);
+    c->hook = strcmp(key, "argv") == 0;
+    c->group = c->hook ? 0 : json_array_size(data);
     c->line = buf_take(&b, &len);
     c->len = len;
     enqueue(w, c);
     w->pending++;
     dispatch(w);
     return 0;
+}
+
+int worker_submit(struct worker_pool *w, int64_t id, const json_t *sample, struct err *e)
+{
+    if (!json_is_object(sample) && json_array_size(sample) == 0) {
+        return ERR(e, STATUS_INPUT, "the sample of a reward call is not a JSON object");
+    }
+    return submit(w, id, json_is_array(sample) ? "group" : "sample", sample, e);
+}
+
+int worker_call(struct worker_pool *w, int64_t id, const json_t *argv, struct err *e)
+{
+    ASSERT(json_is_array(argv));
+    return submit(w, id, "argv", argv, e);
 }
 
 int worker_poll(struct worker_pool *w, double wait_s, struct worker_result *out, struct err *e)
@@ -589,7 +653,9 @@ static int start_all(struct worker_pool *w, struct err *e)
         for (int i = 0; i < w->nslots; i++) {
             struct slot *s = &w->slots[i];
             if (s->start_failures) {
-                return ERR(e, STATUS_INPUT, "reward function %s: %s", w->path, s->start_error);
+                return ERR(e, STATUS_INPUT, "%s %s: %s",
+                           w->late == LATE ? "reward function" : "function", w->path,
+                           s->start_error);
             }
             ready += s->state == SLOT_READY;
         }
@@ -600,9 +666,10 @@ static int start_all(struct worker_pool *w, struct err *e)
 static int make_setup(struct worker_pool *w, const struct worker_opts *o, struct err *e)
 {
     json_t *none = json_object();
-    json_t *setup = json_pack("{s:s, s:s?, s:O, s:f, s:i, s:b}", "path", w->path, "source",
-                              o->source, "args", o->args ? o->args : none, "timeout", w->timeout_s,
-                              "limit", (int)(REPLY_MAX / 2), "pairs", o->pairs);
+    json_t *setup =
+        json_pack("{s:s, s:s?, s:O, s:f, s:I, s:s?, s:o}", "path", w->path, "source", o->source,
+                  "args", o->args ? o->args : none, "timeout", w->timeout_s, "limit",
+                  (json_int_t)(w->reply_max / 2), "hook", o->hook, "modules", pyside_modules());
     char *text = setup ? json_dumps(setup, JSON_COMPACT) : NULL;
     struct buf b;
     int rc = 0;
@@ -654,11 +721,16 @@ int worker_open(const struct worker_opts *o, struct worker_pool **out, struct er
     w->queue_max = o->queue_max ? o->queue_max : 4096;
     w->async_calls = o->async_calls ? o->async_calls : 64;
     w->capacity = 1;
+    w->late = o->hook ? LATE_HOOK : LATE;
+    w->ask = o->ask;
+    w->ask_arg = o->ask_arg;
+    w->share_fd = o->share_fd;
+    w->reply_max = o->reply_max ? o->reply_max : REPLY_MAX;
     w->spawn = o->spawn;
     w->spawn_arg = o->spawn_arg;
     w->slots = mem_alloc((size_t)w->nslots * sizeof *w->slots);
     for (int i = 0; i < w->nslots; i++) {
-        buf_init(&w->slots[i].in, REPLY_MAX);
+        buf_init(&w->slots[i].in, w->reply_max);
         buf_init(&w->slots[i].out, 4 * REQUEST_MAX);
     }
     rc = make_setup(w, o, e);

@@ -1,4 +1,4 @@
-/* Python reward functions in worker processes.
+/* Python functions in worker processes: rewards, and with `hook` any other call.
  *
  *     struct worker_opts o = {.path = "recipes/add_reward.py:last_integer", .python = "python3",
  *                             .count = 2, .timeout_s = 30};
@@ -38,10 +38,17 @@ struct worker_opts {
     double timeout_s;       /* of one call; 0: 60 */
     double start_timeout_s; /* of a start with all imports; 0: 300 */
     int queue_max;          /* calls that are submitted and not yet polled; 0: 4096 */
-    int pairs;              /* 1: of a group it returns two lists, the raw and the shaped rewards;
-                               told as a list of {"raw", "reward"} */
     int async_calls;        /* calls at a time in one worker, async functions; 0: 64 */
     const json_t *args;     /* object: attributes of `args`; NULL: none. Read by open only. */
+    const char *hook;       /* flag whose call it is (python/miles_c/hooks.py), for worker_call;
+                               NULL: rewards, for worker_submit */
+    size_t reply_max;       /* bytes of one answer; 0: 4 MiB */
+    int share_fd;           /* ours: the workers have it as descriptor 6; 0: none */
+    /* Answers a question that a function has in the middle of call `id`: *out is a new reference.
+     * NULL: none is answered. Called inside worker_poll. */
+    int (*ask)(void *arg, int64_t id, const char *what, const json_t *argv, json_t **out,
+               struct err *e);
+    void *ask_arg;
     /* Starts a process, as proc_spawn does; NULL: proc_spawn. */
     int (*spawn)(void *arg, const struct proc_opts *o, struct proc *p, struct err *e);
     void *spawn_arg;
@@ -51,9 +58,9 @@ struct worker_result {
     int64_t id;
     int failed;
     int late;         /* it failed because it took too long */
-    char reason[256]; /* why, when failed; one line */
-    /* Number or object; of a group a list of these, one for each sample. Owned by the caller; NULL
-     * when failed. */
+    char reason[512]; /* why, when failed; one line */
+    /* Number or object; of a group a list of these, one for each sample; of a hook whatever it
+     * gives. Owned by the caller; NULL when failed. */
     json_t *value;
 };
 
@@ -64,6 +71,9 @@ int worker_open(const struct worker_opts *o, struct worker_pool **out, struct er
 /* Hands over a call; ids are the caller's and need not be unique. sample is an object, or a list of
  * them (a group), read during the call only. STATUS_AGAIN when the queue is full: poll first. */
 int worker_submit(struct worker_pool *w, int64_t id, const json_t *sample, struct err *e);
+
+/* The same for a hook: its arguments beside `args`, read during the call only. */
+int worker_call(struct worker_pool *w, int64_t id, const json_t *argv, struct err *e);
 
 /* One finished call in *out, in no fixed order. STATUS_AGAIN when none came within wait_s seconds;
  * at once when nothing is pending. */

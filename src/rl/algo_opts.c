@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/plugin.h"
 #include "base/status.h"
 #include "rl/train_opts.h"
 #include "train/opd.h"
@@ -46,12 +47,16 @@ static const char *algo_sft_stray(const struct train_opts *o)
 static int algo_sft(struct train_opts *o, struct err *e)
 {
     const char *path = o->rollout_function_path, *stray;
-    int named = path && (strcmp(path, "sft") == 0 ||
-                         algo_ends_with(path, ".sft_rollout.generate_rollout") ||
-                         algo_ends_with(path, "sft_rollout.py:generate_rollout"));
+    struct plugin_ref ref;
+    int named = 0;
 
-    if (path && !named) {
-        return ERR(e, STATUS_UNSUPPORTED, "--rollout-function-path %.200s: built in is sft", path);
+    if (path) {
+        int rc = plugin_resolve(plugin_hook("rollout-function-path"), path, &ref, e);
+        if (rc != STATUS_OK) {
+            return rc;
+        }
+        named = ref.kind == PLUGIN_BUILTIN && strcmp(ref.builtin, "sft") == 0;
+        plugin_ref_fini(&ref);
     }
     if (o->loss_type != LOSS_SFT) {
         if (named) {

@@ -132,6 +132,7 @@ static int batch_send(struct batch *b, struct err *e)
         g.sample = s->index;
         g.position = s->response_len;
         g.max_new = u->max_new;
+        g.of = s;
         rc = b->cfg.port->submit(b->cfg.port->self, &g, e);
         if (rc == STATUS_AGAIN) {
             break;
@@ -371,13 +372,17 @@ static int batch_answer(struct batch *b, const struct port_answer *a, struct err
 
     b->flying--;
     b->answers++;
-    sample_append(s, a->tokens, a->logps, a->ntokens, a->version, a->exact);
+    if (a->made) {
+        sample_take(s, a->made);
+    } else {
+        sample_append(s, a->tokens, a->logps, a->ntokens, a->version, a->exact);
+    }
     s->status = a->finish == PORT_STOP     ? SAMPLE_COMPLETED
                 : a->finish == PORT_LENGTH ? SAMPLE_TRUNCATED
                                            : SAMPLE_ABORTED;
     q->finish[i] = (uint8_t)s->status;
     q->fresh[i] = a->ntokens;
-    rc = batch_decode(b, s, e);
+    rc = a->made && s->response ? STATUS_OK : batch_decode(b, s, e);
     if (rc != STATUS_OK || (b->aborted && s->status == SAMPLE_ABORTED)) {
         return rc;
     }
@@ -386,6 +391,10 @@ static int batch_answer(struct batch *b, const struct port_answer *a, struct err
     batch_tell(b, (struct batch_event){BATCH_ANSWER, u->group, i, a->ntokens});
     if (s->status == SAMPLE_ABORTED) {
         batch_fail(q, "the engine gave a sample up");
+        batch_scored(b, u->group, i);
+        return STATUS_OK;
+    }
+    if (a->made && isfinite(s->reward) && !b->cfg.group_rm) { /* the function scored it, too */
         batch_scored(b, u->group, i);
         return STATUS_OK;
     }
@@ -446,7 +455,7 @@ int batch_resume(struct batch *b, struct sample *const *s, struct err *e)
 
 int batch_tick(struct batch *b, struct err *e)
 {
-    struct port_answer a;
+    struct port_answer a = {0};
     int rc = STATUS_OK, idle;
 
     if (b->aborted ? !b->flying && !b->rewards : !b->open) {

@@ -1,76 +1,34 @@
-/* Owns the names of the built-in corrections and the rules between their options. Miles names a
- * correction by the path of a Python function; the paths of those that it ships stand for the
- * built-in ones of the same formulas, any other is refused: no Python runs in the trainer. */
+/* Owns the choice of the correction and the rules between its options. Miles names a correction by
+ * the path of a Python function; the paths of those that it ships stand for the built-in ones of
+ * the same formulas (base/plugin.c), any other is the user's own. */
 #include "rl/correction.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "base/log.h"
+#include "base/plugin.h"
 #include "base/status.h"
 #include "rl/train_opts.h"
 
 /* ---- names ---- */
 
-struct correction_name {
-    const char *text; /* of a function: how its path ends */
-    int function;     /* 1: of Miles */
-    enum loss_tis what;
-};
-
-static const struct correction_name correction_names[] = {
-    {"tis", 0, LOSS_TIS_TRUNCATE},
-    {"icepop", 0, LOSS_TIS_ICEPOP},
-    {"mis", 0, LOSS_TIS_MIS},
-    {".vanilla_tis_function", 1, LOSS_TIS_TRUNCATE},
-    {".icepop_function", 1, LOSS_TIS_ICEPOP},
-    {".train_infer_mismatch_helper.mis.compute_mis_weights", 1, LOSS_TIS_MIS},
-    {".train_infer_mismatch_helper.mis.compute_mis_weights_with_cp", 1, LOSS_TIS_MIS},
-    {".train_infer_mismatch_helper.mis.compute_mis_weights_fsdp", 1, LOSS_TIS_MIS},
-};
-
-static int correction_ends_with(const char *text, const char *end)
+/* What the path names; *custom is 1 for a function of the user's, which rl/extend calls. */
+static int correction_find(const char *path, enum loss_tis *out, int *custom, struct err *e)
 {
-    size_t n = strlen(text), k = strlen(end);
-    return n >= k && strcmp(text + n - k, end) == 0;
-}
+    struct plugin_ref r;
+    int rc = plugin_resolve(plugin_hook("custom-tis-function-path"), path, &r, e);
 
-/* Only paths into Miles itself: a function of the user's may have the same name. */
-static int correction_of_miles(const char *path)
-{
-    return strncmp(path, "miles.", 6) == 0 || strncmp(path, "examples.", 9) == 0;
-}
-
-/* "a/b.py:f" is "a.b.f". */
-static void correction_dotted(const char *path, char *out, size_t size)
-{
-    size_t n = 0;
-    for (const char *p = path; *p && n + 1 < size; p++) {
-        if (strncmp(p, ".py:", 4) == 0) {
-            p += 3;
-        }
-        out[n++] = *p == '/' || *p == ':' ? '.' : *p;
+    if (rc != STATUS_OK) {
+        return rc;
     }
-    out[n] = 0;
-}
-
-static int correction_find(const char *name, enum loss_tis *out, struct err *e)
-{
-    char path[256];
-
-    correction_dotted(name, path, sizeof path);
-    for (size_t i = 0; i < sizeof correction_names / sizeof *correction_names; i++) {
-        const struct correction_name *c = &correction_names[i];
-        if (c->function ? correction_of_miles(path) && correction_ends_with(path, c->text)
-                        : strcmp(path, c->text) == 0) {
-            *out = c->what;
-            return STATUS_OK;
-        }
-    }
-    return ERR(e, STATUS_UNSUPPORTED,
-               "--custom-tis-function-path %.200s: Python functions are not supported here; built "
-               "in are tis, icepop and mis",
-               name);
+    *custom = r.kind != PLUGIN_BUILTIN;
+    *out = *custom                            ? LOSS_TIS_OFF
+           : strcmp(r.builtin, "icepop") == 0 ? LOSS_TIS_ICEPOP
+           : strcmp(r.builtin, "mis") == 0    ? LOSS_TIS_MIS
+                                              : LOSS_TIS_TRUNCATE;
+    plugin_ref_fini(&r);
+    return STATUS_OK;
 }
 
 /* ---- rules ---- */
@@ -137,7 +95,7 @@ int correction_check(struct train_opts *o, struct err *e)
 {
     const char *option = correction_mis_option(o);
     enum loss_tis what = LOSS_TIS_TRUNCATE;
-    int rc;
+    int custom = 0, rc;
 
     o->tis_function = LOSS_TIS_OFF;
     if (o->get_mismatch_metrics && !o->custom_tis_function_path) {
@@ -145,7 +103,7 @@ int correction_check(struct train_opts *o, struct err *e)
                    "--get-mismatch-metrics needs --custom-tis-function-path (for instance mis)");
     }
     if (o->custom_tis_function_path) {
-        rc = correction_find(o->custom_tis_function_path, &what, e);
+        rc = correction_find(o->custom_tis_function_path, &what, &custom, e);
         if (rc != STATUS_OK) {
             return rc;
         }

@@ -9,9 +9,9 @@
  *     filter_close(f);
  *
  * Miles' own functions are built in and known by its names, with or without the modules before
- * them: check_reward_nonzero_std, check_no_aborted, pop_first. Others are Python, pkg.module.fn or
- * FILE.py:fn, called with Miles' arguments in a process of their own; one that raises or takes too
- * long ends the run with its cause. Calls are made in logical order, one at a time. */
+ * them: check_reward_nonzero_std, check_no_aborted, pop_first. Others are the user's own, Python,
+ * shared objects or services (base/plugin.h); one that raises or takes too long ends the run with
+ * its cause. Calls are made in logical order, one at a time. */
 #ifndef RL_FILTER_H
 #define RL_FILTER_H
 
@@ -25,7 +25,7 @@ enum filter_kind { FILTER_DYNAMIC, FILTER_SAMPLE, FILTER_ALL, FILTER_BUFFER };
 
 struct filter_opts {
     const char *python; /* interpreter; NULL: python3 */
-    double timeout_s;   /* of one call; 0: 60 */
+    double timeout_s;   /* of one call; 0: 600 */
     const json_t *args; /* object: attributes of `args`; read by open only */
 };
 

@@ -142,5 +142,8 @@ int keeper_poll(struct keeper *k, int wait, struct err *e)
         rc = j->record(j->self, JOURNAL_SAVED, k->saved, data, e);
         json_decref(data);
     }
+    if (rc == STATUS_OK && k->c.saved) {
+        rc = k->c.saved(k->c.arg, k->saved, e);
+    }
     return rc == STATUS_OK ? keeper_retain(k, e) : rc;
 }

@@ -27,6 +27,9 @@ struct keeper_cfg {
     const struct trainer_port *actor, *critic; /* actor NULL: there is nothing to keep */
     struct journal *journal;                   /* or NULL */
     const struct world *world;
+    /* Told of each checkpoint that is on disk; an error ends the run. Or NULL. */
+    int (*saved)(void *arg, int64_t rollout, struct err *e);
+    void *arg;
 };
 
 struct keeper {

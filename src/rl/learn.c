@@ -12,8 +12,8 @@
 #include "base/status.h"
 #include "base/world.h"
 #include "num/exact.h"
-#include "reward/worker.h"
 #include "rl/details.h"
+#include "rl/extend.h"
 #include "rl/opdtop.h"
 #include "rl/rollmetric.h"
 #include "rl/steps.h"
@@ -33,6 +33,8 @@ struct learn_work {
     float *shaped, *raw;
     int64_t *group, *rollout;
     struct steps steps;
+    struct learn_in made; /* in, when a function made other samples of it */
+    struct extend_converted converted;
     struct arena mem;
 };
 
@@ -70,42 +72,35 @@ static void learn_denoms(struct learn_work *w)
     map_fini(&sums);
 }
 
-/* The user's function in place of the normalisation: raw and shaped rewards of all samples. */
+/* The user's function in place of the normalisation: raw and shaped rewards of all samples.
+ * STATUS_END: there is none. */
 static int learn_shape(struct learn *l, struct learn_work *w, struct err *e)
 {
-    json_t *all = json_array();
-    struct worker_result r = {0};
-    int rc;
+    double *raw = arena_alloc(&w->mem, sizeof *raw * (size_t)(w->n + 1));
+    double *shaped = arena_alloc(&w->mem, sizeof *shaped * (size_t)(w->n + 1));
+    int rc = extend_shape(l->c.extend, w->in->s, w->n, raw, shaped, e);
 
-    for (int i = 0; i < w->n; i++) {
-        json_array_append_new(all, sample_to_json(w->in->s[i]));
-    }
-    rc = worker_submit(l->c.shape, 0, all, e);
-    json_decref(all);
-    while (rc == STATUS_OK && (rc = worker_poll(l->c.shape, 1.0, &r, e)) == STATUS_AGAIN) {
-        rc = STATUS_OK; /* its time-out ends it */
-    }
-    if (rc == STATUS_OK && r.failed) {
-        rc = ERR(e, STATUS_CHILD, "--custom-reward-post-process-path: %s", r.reason);
-    }
     for (int i = 0; rc == STATUS_OK && i < w->n; i++) {
-        const json_t *pair = json_array_get(r.value, (size_t)i);
-        const json_t *raw = json_object_get(pair, "raw"), *out = json_object_get(pair, "reward");
-        if (!json_is_number(raw) || !json_is_number(out)) {
-            rc = ERR(e, STATUS_CHILD,
-                     "--custom-reward-post-process-path: reward %d of its lists is no number", i);
-        }
-        w->in->s[i]->reward = json_number_value(raw);
-        w->raw[i] = (float)json_number_value(raw);
-        w->shaped[i] = (float)json_number_value(out);
+        w->in->s[i]->reward = raw[i];
+        w->raw[i] = (float)raw[i];
+        w->shaped[i] = (float)shaped[i];
     }
-    json_decref(r.value);
     return rc;
+}
+
+/* A hook has changed the model: nothing was drawn from it as it is now. */
+static void learn_moved(struct train_sample *t, int64_t n, int changed)
+{
+    for (int64_t i = 0; changed && i < n; i++) {
+        t[i].exact = t[i].on_policy = 0;
+    }
 }
 
 static int learn_prepare(struct learn *l, struct learn_work *w, struct err *e)
 {
     struct adv_reward_opts ro;
+    int rc;
+
     train_opts_reward(l->c.o, &ro);
     w->n = w->in->n;
     w->t = arena_alloc(&w->mem, sizeof *w->t * (size_t)w->n);
@@ -148,8 +143,13 @@ static int learn_prepare(struct learn *l, struct learn_work *w, struct err *e)
         }
     }
     learn_denoms(w);
-    if (l->c.shape) {
-        return learn_shape(l, w, e);
+    if (w->converted.s) {
+        memcpy(w->shaped, w->converted.shaped, sizeof *w->shaped * (size_t)w->n);
+        return STATUS_OK;
+    }
+    rc = learn_shape(l, w, e);
+    if (rc != STATUS_END) {
+        return rc;
     }
     return adv_rewards(&ro, w->n, w->raw, w->group, w->rollout, w->shaped, e);
 }
@@ -181,8 +181,12 @@ static void learn_entropy(struct learn_work *w)
 static int learn_score_own(struct learn *l, struct learn_work *w, int beside, struct err *e)
 {
     double t0 = learn_now(l);
-    int rc;
+    int changed, rc = extend_before_scores(l->c.extend, "", &changed, e);
 
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    learn_moved(w->t, w->n, changed);
     for (int i = 0; i < w->n; i++) {
         struct train_sample *t = &w->t[i];
         t->logp_out = t->exact ? NULL : learn_floats(w, t->response);
@@ -313,6 +317,7 @@ static int learn_score(struct learn *l, struct learn_work *w, struct err *e)
     for (int i = 0; i < w->n; i++) {
         need |= !w->t[i].old;
     }
+    need |= extend_has(l->c.extend, "custom-megatron-before-log-prob-hook-path");
     if (rc != STATUS_OK) {
         return rc;
     }
@@ -423,6 +428,10 @@ static void learn_losses(struct learn_work *w, const char *prefix, const struct 
             metric_put(w->row, name, v);
         }
     }
+    if (lo->type == LOSS_CUSTOM && r->row_loss != 0.0) {
+        double other = json_number_value(json_object_get(w->row, "train/loss"));
+        metric_put(w->row, "train/loss", other + r->row_loss);
+    }
     snprintf(name, sizeof name, "%sgrad_norm", prefix);
     metric_put(w->row, name, r->grad_norm);
     snprintf(name, sizeof name, "%slr-pg_0", prefix);
@@ -505,13 +514,21 @@ static int learn_actor(struct learn *l, struct learn_work *w, struct err *e)
         int n = st->start[k + 1] - st->start[k], rc;
         struct trainer_report r;
         struct optim_hyper h = learn_hyper(o, &l->sched, l->sched_pos);
+        int changed;
         if (l->c.progress) {
             l->c.progress(l->c.arg, k, st->n);
         }
         for (int i = 0; k > 0 && i < n; i++) {
             t[i].exact = t[i].on_policy = 0; /* the weights have moved since the rollout */
         }
-        rc = l->c.actor->step(l->c.actor->self, t, n, &h, &r, e);
+        rc = extend_before_step(l->c.extend, w->in->rollout, k, &h, w->row, &changed, e);
+        learn_moved(t, n, changed);
+        if (rc == STATUS_OK) {
+            rc = extend_loss(l->c.extend, l->c.actor, t, n, &w->mem, w->row, e);
+        }
+        if (rc == STATUS_OK) {
+            rc = l->c.actor->step(l->c.actor->self, t, n, &h, &r, e);
+        }
         if (rc != STATUS_OK) {
             return rc;
         }
@@ -614,6 +631,19 @@ static int learn_write_down(struct learn *l, const struct learn_work *w, struct 
     return rc == STATUS_OK ? stephash_data(&l->hash, &r, e) : rc;
 }
 
+/* The samples that the user's function made of those that were drawn. */
+static int learn_convert(struct learn *l, struct learn_work *w, struct err *e)
+{
+    int rc = extend_convert(l->c.extend, w->in->s, w->in->n, &w->converted, e);
+    if (rc == STATUS_OK && w->converted.s) {
+        w->made = *w->in;
+        w->made.s = w->converted.s;
+        w->made.n = w->converted.n;
+        w->in = &w->made;
+    }
+    return rc;
+}
+
 int learn_rollout(struct learn *l, const struct learn_in *in, json_t *row, struct err *e)
 {
     struct learn_work w;
@@ -624,9 +654,11 @@ int learn_rollout(struct learn *l, const struct learn_in *in, json_t *row, struc
     w.in = in;
     w.row = row;
     arena_init(&w.mem, 1 << 20);
-    rc = learn_prepare(l, &w, e);
+    rc = extend_postprocess(l->c.extend, e);
+    rc = rc == STATUS_OK ? learn_convert(l, &w, e) : rc;
+    rc = rc == STATUS_OK ? learn_prepare(l, &w, e) : rc;
     if (rc == STATUS_OK && l->c.o->compute_advantages_and_returns) {
-        rollmetric_rollout(row, in->s, w.n, w.shaped);
+        rollmetric_rollout(row, w.in->s, w.n, w.shaped);
         rc = learn_judge(l, &w, e);
     }
     if (rc == STATUS_OK) {
@@ -635,6 +667,7 @@ int learn_rollout(struct learn *l, const struct learn_in *in, json_t *row, struc
     if (rc == STATUS_OK) {
         rc = learn_steps(l, &w, e);
     }
+    extend_converted_free(&w.converted);
     arena_fini(&w.mem);
     metric_put(row, "perf/train_time", learn_now(l) - t0);
     return rc;

@@ -21,14 +21,14 @@
 #include "rl/train_opts.h"
 
 struct err;
+struct extend;
 struct teacher;
-struct worker_pool;
 struct world;
 
 struct learn_cfg {
     const struct train_opts *o;
     const struct trainer_port *actor, *critic; /* critic: NULL but for ppo */
-    struct worker_pool *shape;                 /* of --custom-reward-post-process-path, or NULL */
+    struct extend *extend;                     /* the user's functions, or NULL */
     const struct world *world;
     int64_t num_rollout;
     int64_t sched_pos, critic_pos; /* rollouts that actor and critic were trained on before */

@@ -18,13 +18,13 @@
 
 struct err;
 struct evalset;
+struct extend;
 struct filter;
 struct hub;
 struct journal;
 struct promptenc;
 struct prompts;
 struct teacher;
-struct worker_pool;
 struct world;
 
 struct loop_eval_set {
@@ -47,7 +47,7 @@ struct loop_cfg {
     const struct trainer_port *train;   /* NULL: --debug-rollout-only */
     const struct trainer_port *critic;  /* NULL but for ppo */
     struct hub *hub, *eval_hub;
-    struct worker_pool *shape; /* of --custom-reward-post-process-path, or NULL */
+    struct extend *extend; /* the user's functions, or NULL */
     /* functions of the user's, each may be NULL (rl/filter.h) */
     struct filter *dynamic, *sample_filter, *all_samples, *buffer_filter;
     /* Of the checkpoint, read by open only, or NULL: unfinished groups, a rollout that is sampled

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 struct err;
+struct sample;
 struct train_sample;
 struct statesum;
 struct trainer_report;
@@ -36,6 +37,7 @@ struct port_group {
     /* What the answers are recorded under (rl/journal.h); engines have no use for it. */
     int64_t rollout, version;
     int set;
+    const struct sample *of; /* the first sample, for ports whose functions see samples; or NULL */
 };
 
 enum port_finish { PORT_STOP, PORT_LENGTH, PORT_ABORT };
@@ -54,6 +56,7 @@ struct port_answer {
      * prompt and response but the last, layers, chosen). NULL: not told. */
     const int32_t *experts;
     int64_t nexperts;
+    const struct sample *made; /* a function made it: taken whole, as it is; or NULL */
 };
 
 /* What may be asked of the engines between two calls of poll. */

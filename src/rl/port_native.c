@@ -74,6 +74,7 @@ static int native_poll(void *self, struct port_answer *a, struct err *e)
     a->finish = (enum port_finish)r.finish;
     a->version = r.weight_version;
     a->experts = NULL;
+    a->made = NULL;
     a->nexperts = 0;
     if (--p->running == 0) {
         span_enter(&p->busy, "engine 0", NULL, -1);

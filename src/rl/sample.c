@@ -12,6 +12,40 @@
 static const char *const sample_names[] = {"pending", "completed", "truncated", "aborted",
                                            "failed"};
 
+static void *sample_copy(const void *p, size_t bytes)
+{
+    void *out = p ? mem_alloc(bytes ? bytes : 1) : NULL;
+    if (out) {
+        memcpy(out, p, bytes);
+    }
+    return out;
+}
+
+void sample_take(struct sample *s, const struct sample *from)
+{
+    size_t r = (size_t)from->response_len;
+
+    mem_free(s->tokens);
+    mem_free(s->logps);
+    mem_free(s->mask);
+    mem_free(s->segments);
+    mem_free(s->response);
+    s->prompt_len = from->prompt_len;
+    s->response_len = from->response_len;
+    s->tokens = sample_copy(from->tokens, sizeof *s->tokens * ((size_t)from->prompt_len + r));
+    s->logps = sample_copy(from->logps, sizeof *s->logps * r);
+    s->mask = sample_copy(from->mask, r);
+    s->nsegments = from->nsegments;
+    s->segments = sample_copy(from->segments, sizeof *s->segments * (size_t)from->nsegments);
+    s->response = mem_strdup(from->response);
+    s->remove = from->remove;
+    s->reward = from->reward;
+    json_decref(s->raw_reward);
+    s->raw_reward = json_incref(from->raw_reward);
+    json_decref(s->metadata);
+    s->metadata = json_incref(from->metadata);
+}
+
 const char *sample_status_name(enum sample_status st)
 {
     return sample_names[st];

@@ -56,6 +56,9 @@ void sample_append(struct sample *s, const int32_t *response, const float *logps
 /* Leaves the first n tokens of the response, and no reward. The text is the caller's to make again.
  */
 void sample_cut(struct sample *s, int n);
+/* Everything of the response as another sample has it: tokens, log-probs, mask, segments, text,
+ * metadata, and its reward where it has one. */
+void sample_take(struct sample *s, const struct sample *from);
 const char *sample_status_name(enum sample_status st);
 
 /* The caller owns the object. */

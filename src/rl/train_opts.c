@@ -354,8 +354,14 @@ const struct conf_opt train_opts_table[] = {
      "figures of --custom-tis-function-path without --use-tis: the loss stays as it is",
      O(get_mismatch_metrics), "algorithm", NULL},
     {"custom-tis-function-path", CONF_STR, NULL, NULL,
-     "another correction: icepop, mis, or Miles' path of one of these", O(custom_tis_function_path),
+     "another correction: icepop, mis, or a function of yours", O(custom_tis_function_path),
      "algorithm", NULL},
+    {"custom-loss-function-path", CONF_STR, NULL, NULL,
+     "function that makes the loss of --loss-type custom_loss", O(custom_loss_function_path),
+     "algorithm", NULL},
+    {"custom-pg-loss-reducer-function-path", CONF_STR, NULL, NULL,
+     "function that says how the policy loss of tokens is summed",
+     O(custom_pg_loss_reducer_function_path), "algorithm", NULL},
     {"tis-level", CONF_CHOICE, NULL, MIS_LEVEL_CHOICES,
      "mis: ratio of each token (unset), of the response, or of its geometric mean", O(tis_level),
      "algorithm", NULL},
@@ -385,8 +391,8 @@ const struct conf_opt train_opts_table[] = {
     {"opsm-delta", CONF_FLOAT, "1e-4", "(-inf,inf)", "its threshold", O(opsm_delta), "algorithm",
      NULL},
     {"rollout-function-path", CONF_STR, NULL, NULL,
-     "where samples come from: sft (also by Miles' path of it) takes them from the data as they "
-     "are, for --loss-type sft_loss",
+     "class or function of yours that makes whole rollouts; sft takes samples from the data as "
+     "they are, for --loss-type sft_loss",
      O(rollout_function_path), "algorithm", NULL},
     {"loss-mask-type", CONF_CHOICE, "qwen", CHATMASK_KINDS,
      "sft_loss: how the tokens to train on are found in a conversation", O(loss_mask_type),
@@ -492,6 +498,43 @@ const struct conf_opt train_opts_table[] = {
      NULL},
     {"sglang-context-length", CONF_INT, NULL, TOKENS,
      "context of the engine; the model's when unset", O(sglang_context_length), "placement", NULL},
+    {"custom-model-provider-path", CONF_STR, NULL, NULL,
+     "shared object that describes a family of models", O(custom_model_provider_path),
+     "extension points", NULL},
+    {"eval-function-path", CONF_STR, NULL, NULL, "the same for evaluations", O(eval_function_path),
+     "extension points", NULL},
+    {"data-source-path", CONF_STR, NULL, NULL,
+     "class that gives prompts, in place of --prompt-data", O(data_source_path), "extension points",
+     NULL},
+    {"custom-generate-function-path", CONF_STR, NULL, NULL,
+     "function that makes a sample; calls the engines itself", O(custom_generate_function_path),
+     "extension points", NULL},
+    {"custom-convert-samples-to-train-data-path", CONF_STR, NULL, NULL,
+     "function that makes the training data of the samples",
+     O(custom_convert_samples_to_train_data_path), "extension points", NULL},
+    {"rollout-data-postprocess-path", CONF_STR, NULL, NULL,
+     "function that is called before the passes over a rollout", O(rollout_data_postprocess_path),
+     "extension points", NULL},
+    {"custom-rollout-log-function-path", CONF_STR, NULL, NULL,
+     "function that logs a rollout; true leaves our rollout metrics out",
+     O(custom_rollout_log_function_path), "extension points", NULL},
+    {"custom-eval-rollout-log-function-path", CONF_STR, NULL, NULL,
+     "function that logs an evaluation; true leaves our metrics of it out",
+     O(custom_eval_rollout_log_function_path), "extension points", NULL},
+    {"custom-megatron-init-path", CONF_STR, NULL, NULL,
+     "function that is called when the trainer is set up", O(custom_megatron_init_path),
+     "extension points", NULL},
+    {"custom-megatron-before-log-prob-hook-path", CONF_STR, NULL, NULL,
+     "function that sees the model before each pass for log-probs",
+     O(custom_megatron_before_log_prob_hook_path), "extension points", NULL},
+    {"custom-megatron-before-train-step-hook-path", CONF_STR, NULL, NULL,
+     "function that sees the model before each optimizer step",
+     O(custom_megatron_before_train_step_hook_path), "extension points", NULL},
+    {"custom-megatron-post-save-hook-path", CONF_STR, NULL, NULL,
+     "function that is called when a checkpoint is on disk", O(custom_megatron_post_save_hook_path),
+     "extension points", NULL},
+    {"hook-timeout", CONF_FLOAT, "600", "(0,86400]", "seconds for one call of a function of yours",
+     O(hook_timeout), "extension points", NULL},
     {"recompute-granularity", CONF_CHOICE, NULL, "full|selective",
      "activations computed again in the backward pass: full keeps each layer's input, selective "
      "all "
@@ -751,7 +794,8 @@ static int derive_eval(struct train_opts *o, struct err *e)
             }
         }
     }
-    if (is_set(o->eval_interval) && o->eval_prompt_data.n == 0 && !o->eval_config) {
+    if (is_set(o->eval_interval) && o->eval_prompt_data.n == 0 && !o->eval_config &&
+        !o->eval_function_path) {
         return ERR(e, STATUS_INPUT, "--eval-interval needs --eval-prompt-data or --eval-config");
     }
     if (o->eval_config && o->eval_prompt_data.n) {
@@ -873,12 +917,40 @@ static int check_estimator(struct train_opts *o, struct err *e)
     return 0;
 }
 
+/* Functions of the user's and what they need. */
+static int check_ext(const struct train_opts *o, struct err *e)
+{
+    int custom = o->loss_type == LOSS_CUSTOM;
+
+    if (custom && !o->custom_loss_function_path) {
+        return ERR(e, STATUS_INPUT, "--loss-type custom_loss needs --custom-loss-function-path");
+    }
+    if (!custom && o->custom_loss_function_path) {
+        return ERR(e, STATUS_INPUT,
+                   "--custom-loss-function-path has no effect without --loss-type custom_loss");
+    }
+    if (custom && (o->custom_tis_function_path || o->custom_pg_loss_reducer_function_path ||
+                   o->use_tis || o->use_opsm)) {
+        return ERR(e, STATUS_INPUT,
+                   "--loss-type custom_loss takes the place of the policy loss: --use-tis, "
+                   "--use-opsm, --custom-tis-function-path and "
+                   "--custom-pg-loss-reducer-function-path have no effect with it");
+    }
+    if (o->custom_convert_samples_to_train_data_path && o->custom_reward_post_process_path) {
+        return ERR(e, STATUS_INPUT,
+                   "--custom-convert-samples-to-train-data-path gives the rewards itself: "
+                   "--custom-reward-post-process-path has no effect with it");
+    }
+    return 0;
+}
+
 static int check_algorithm(struct train_opts *o, struct err *e)
 {
     int est = o->advantage_estimator, rc;
 
-    if (o->loss_type == LOSS_CUSTOM) {
-        return ERR(e, STATUS_UNSUPPORTED, "--loss-type custom_loss is known, not supported yet");
+    rc = check_ext(o, e);
+    if (rc) {
+        return rc;
     }
     if (o->kl_coef != 0 && o->kl_loss_coef != 0) {
         return ERR(e, STATUS_INPUT, "--kl-coef and --kl-loss-coef are both set: choose one");

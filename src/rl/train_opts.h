@@ -127,6 +127,7 @@ struct train_opts {
     int use_tis, get_mismatch_metrics;
     double tis_clip, tis_clip_low;
     char *custom_tis_function_path;
+    char *custom_loss_function_path, *custom_pg_loss_reducer_function_path;
     int tis_function; /* enum loss_tis; derived */
     /* of the correction "mis", see rl/correction.h; choices are -1 when unset, derived otherwise */
     int tis_level, tis_mode, rs_level; /* enum mis_level, enum mis_mode */
@@ -182,6 +183,16 @@ struct train_opts {
     int recompute_granularity; /* -1 none, 0 full, 1 selective */
     int recompute_method;      /* -1 unset, 0 uniform, 1 block */
     int64_t recompute_num_layers;
+
+    /* extension points, see rl/extend.h */
+    char *eval_function_path, *data_source_path;
+    char *custom_generate_function_path, *custom_model_provider_path;
+    char *custom_convert_samples_to_train_data_path, *rollout_data_postprocess_path;
+    char *custom_rollout_log_function_path, *custom_eval_rollout_log_function_path;
+    char *custom_megatron_init_path, *custom_megatron_post_save_hook_path;
+    char *custom_megatron_before_log_prob_hook_path;
+    char *custom_megatron_before_train_step_hook_path;
+    double hook_timeout; /* seconds per call */
 
     /* of Miles' scripts and pages */
     int train_backend; /* enum train_opts_backend: whose defaults */

@@ -18,6 +18,7 @@
 #include "rl/details.h"
 #include "rl/dump.h"
 #include "rl/evalset.h"
+#include "rl/extend.h"
 #include "rl/filter.h"
 #include "rl/journal.h"
 #include "rl/loop.h"
@@ -123,6 +124,43 @@ static int turn_submit(struct turn *t, struct rollout *r, const struct prompts_g
     return rc;
 }
 
+/* The next n groups of the user's data source. */
+static int turn_source(struct turn *t, struct rollout *r, int64_t n, struct err *e)
+{
+    json_t *groups = NULL;
+    int rc = extend_source_get(t->c->extend, n, &groups, e);
+
+    if (rc == STATUS_OK && (int64_t)json_array_size(groups) != n) {
+        rc = ERR(e, STATUS_CHILD, "--data-source-path: get_samples(%lld) gave %zu groups",
+                 (long long)n, json_array_size(groups));
+    }
+    for (size_t i = 0; rc == STATUS_OK && i < (size_t)n; i++) {
+        const json_t *list = json_array_get(groups, i), *first = json_array_get(list, 0);
+        json_t *empty = json_object(), *metadata = json_object_get(first, "metadata");
+        struct prompts_row row = {.prompt = json_object_get(first, "prompt"),
+                                  .label = json_object_get(first, "label"),
+                                  .metadata = json_is_object(metadata) ? metadata : empty};
+        struct prompts_group g = {.row = &row,
+                                  .row_index = -1,
+                                  .group_index =
+                                      json_integer_value(json_object_get(first, "group_index")),
+                                  .index = json_integer_value(json_object_get(first, "index"))};
+        if ((int64_t)json_array_size(list) != t->c->o->n_samples_per_prompt ||
+            !json_is_integer(json_object_get(first, "index"))) {
+            rc =
+                ERR(e, STATUS_CHILD,
+                    "--data-source-path: a group has %zu samples, not --n-samples-per-prompt %lld, "
+                    "or they have no index",
+                    json_array_size(list), (long long)t->c->o->n_samples_per_prompt);
+        } else {
+            rc = turn_submit(t, r, &g, NULL, e);
+        }
+        json_decref(empty);
+    }
+    json_decref(groups);
+    return rc;
+}
+
 /* Unfinished groups go first, then the next prompts. */
 static int turn_more(void *arg, struct rollout *r, int64_t n, struct err *e)
 {
@@ -142,6 +180,9 @@ static int turn_more(void *arg, struct rollout *r, int64_t n, struct err *e)
         mem_free(old[i]);
     }
     mem_free(old);
+    if (rc == STATUS_OK && nold < n && extend_has(t->c->extend, "data-source-path")) {
+        return turn_source(t, r, n - nold, e);
+    }
     for (int64_t i = nold; rc == STATUS_OK && i < n; i++) {
         struct prompts_group g;
         rc = prompts_next(t->c->data, 1, &g, e);
@@ -248,6 +289,11 @@ int turn_begin(struct turn *t, const struct loop_cfg *c, struct buffer *buffer, 
         t->drawn = 0;
         t->whole = 1;
         return rc;
+    }
+    if (extend_has(c->extend, "rollout-function-path")) {
+        t->asked = 1;
+        t->drawn = 0;
+        return extend_rollout_begin(c->extend, id, 0, e);
     }
     if (c->o->loss_type == LOSS_SFT) {
         return turn_take_sft(t, e);
@@ -358,6 +404,39 @@ static void turn_end_eval(struct turn *t, struct sample **s, int n)
     }
 }
 
+/* What a rollout function of the user's has made. */
+static int turn_tick_asked(struct turn *t, struct err *e)
+{
+    struct extend_rolled r;
+    const char *name;
+    json_t *value;
+    char full[160];
+    int rc = extend_rollout_poll(t->c->extend, 0, 0.2, &r, e);
+
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    t->given = r.s;
+    t->ngiven = r.n;
+    r.s = NULL;
+    r.n = 0;
+    metric_put(t->row, "perf/rollout_time", turn_now(t) - t->began);
+    rollmetric_lengths(t->row, "rollout", t->given, t->ngiven);
+    json_object_foreach(r.metrics, name, value)
+    {
+        snprintf(full, sizeof full, "%s%.140s", strchr(name, '/') ? "" : "rollout/", name);
+        metric_put(t->row, full, json_number_value(value));
+    }
+    extend_rolled_free(&r);
+    if (t->c->o->save_debug_rollout_data) {
+        char *path = turn_path(t, t->c->o->save_debug_rollout_data);
+        rc = dump_write(path, t->id, t->given, t->ngiven, e);
+        mem_free(path);
+    }
+    t->whole = 1;
+    return rc;
+}
+
 int turn_tick(struct turn *t, struct err *e)
 {
     struct sample **s;
@@ -365,6 +444,9 @@ int turn_tick(struct turn *t, struct err *e)
 
     if (t->whole) {
         return STATUS_OK;
+    }
+    if (t->asked) {
+        return turn_tick_asked(t, e);
     }
     rc = rollout_tick(t->roll, e);
     if (rc != STATUS_OK) {

@@ -30,6 +30,7 @@ struct turn {
     struct rollout *roll;     /* or: */
     struct sample **given;    /* from a file or a checkpoint */
     int ngiven;
+    int asked; /* 1: a function of the user's is making the samples */
     int drawn; /* 1: by this run's engines; 0: read from a file of the user's */
     int whole; /* 1: the samples are there */
     double began;

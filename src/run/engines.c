@@ -222,6 +222,12 @@ const struct rollout_port *engines_port(struct engines *g)
     return port_http_port(g->port);
 }
 
+const char *engines_url(const struct engines *g)
+{
+    const struct port_http_host *host = g->launch ? launch_host(g->launch) : NULL;
+    return g->router ? g->router : g->urls ? g->urls[0] : host ? host->url(host->self, 0) : NULL;
+}
+
 void engines_close(struct engines *g)
 {
     if (!g) {

@@ -40,6 +40,9 @@ struct engines_opts {
 int engines_use(const struct place_opts *p, const struct train_opts *t);
 int engines_open(const struct engines_opts *o, struct engines **out, struct err *e);
 const struct rollout_port *engines_port(struct engines *g);
+/* Where samples can be asked for: the router, else the first engine; NULL while that is not known.
+ */
+const char *engines_url(const struct engines *g);
 void engines_close(struct engines *g); /* NULL is fine */
 
 #endif

@@ -214,6 +214,7 @@ struct frame {
     double pg_denom; /* the same of its policy loss */
     float a;         /* dJ / d(term of an active token) */
     float pg_a;      /* the same for the policy loss */
+    double per_step; /* 1 over the step's rollouts or tokens */
     float seq_k;     /* token-averaged log-ratio of the sequence */
     int seq_ok;      /* 0 when it was not finite and counts as zero */
     float drift;     /* the same as it is: infinite where it is, NaN where it is undefined */
@@ -383,6 +384,12 @@ static int opsm_drop(const struct frame *f, int64_t t)
     return f->o->opsm && f->s->adv[t] < 0 && f->drift > f->o->opsm_delta;
 }
 
+/* dJ / d(policy term of token t). */
+static float pg_scale(const struct frame *f, int64_t t)
+{
+    return f->s->coef ? (float)((double)f->s->coef[t] * f->per_step) : f->pg_a;
+}
+
 /* One active token: metrics, and d(objective term)/d logp without the scale a. *keep is 0 when a
  * correction rejected it: it has no part in the objective. */
 static float policy_token(struct frame *f, int64_t t, int *keep)
@@ -407,7 +414,8 @@ static float policy_token(struct frame *f, int64_t t, int *keep)
     }
     l = f->o->cispo ? loss_cispo_token(f->o, k, ok ? s->logp[t] : 0.0f, adv, &clipped, &d)
                     : loss_ppo_token(f->o, k, adv, NULL, &clipped, &d);
-    exact_add(&f->sums->sum[LOSS_PG_LOSS], (double)(l * w) / f->pg_denom);
+    exact_add(&f->sums->sum[LOSS_PG_LOSS],
+              s->coef ? (double)(l * w) * (double)s->coef[t] : (double)(l * w) / f->pg_denom);
     add_term(f, LOSS_PG_CLIPFRAC, (float)clipped);
     add_term(f, LOSS_PPO_KL, k);
     if (s->roll) {
@@ -448,9 +456,9 @@ static void policy_sample(struct frame *f)
         }
         d = policy_token(f, t, &keep);
         if (o->gspo) {
-            exact_add_mul_f32(&seq, d, f->pg_a);
+            exact_add_mul_f32(&seq, d, pg_scale(f, t));
         } else {
-            s->dlogp[t] = d * f->pg_a;
+            s->dlogp[t] = d * pg_scale(f, t);
         }
         if (keep) {
             entropy_token(f, t);
@@ -505,12 +513,21 @@ static void value_sample(struct frame *f)
     }
 }
 
+/* The derivatives that a function of the user's gave, with the step's divisor. */
+static void custom_sample(struct frame *f)
+{
+    const struct loss_sample *s = f->s;
+    for (int64_t t = 0; t < s->len; t++) {
+        s->dlogp[t] = (float)((double)s->given_dlogp[t] * f->per_step);
+        if (s->dentropy && s->given_dentropy) {
+            s->dentropy[t] = (float)((double)s->given_dentropy[t] * f->per_step);
+        }
+    }
+}
+
 static int check(const struct loss_opts *o, const struct loss_step *st, const struct loss_sample *s,
                  struct err *e)
 {
-    if (o->type == LOSS_CUSTOM) {
-        return ERR(e, STATUS_UNSUPPORTED, "custom_loss is not supported yet");
-    }
     if (st->rollouts < 1 || (o->per_token && st->tokens < 1)) {
         return ERR(e, STATUS_INPUT, "a step of %lld rollouts and %lld tokens",
                    (long long)st->rollouts, (long long)st->tokens);
@@ -520,6 +537,9 @@ static int check(const struct loss_opts *o, const struct loss_step *st, const st
     }
     if (o->type == LOSS_SFT || s->len == 0) {
         return 0;
+    }
+    if (o->type == LOSS_CUSTOM) {
+        return s->given_dlogp ? 0 : ERR(e, STATUS_INPUT, "the custom loss gave no derivatives");
     }
     if (o->type == LOSS_VALUE) {
         return s->old && s->adv
@@ -574,6 +594,7 @@ int loss_sample(const struct loss_opts *o, const struct loss_step *st, const str
     f.denom = o->per_token ? 1.0 : (double)divisor;
     f.pg_denom = !o->per_token && o->divisor > 0 ? o->divisor : f.denom;
     f.a = (float)(1.0 / (f.denom * (double)(o->per_token ? st->tokens : st->rollouts)));
+    f.per_step = 1.0 / (double)(o->per_token ? st->tokens : st->rollouts);
     f.pg_a = (float)(1.0 / (f.pg_denom * (double)(o->per_token ? st->tokens : st->rollouts)));
     if (s->len) {
         memset(s->dlogp, 0, (size_t)s->len * sizeof *s->dlogp);
@@ -585,6 +606,8 @@ int loss_sample(const struct loss_opts *o, const struct loss_step *st, const str
         sft_sample(&f);
     } else if (o->type == LOSS_VALUE) {
         value_sample(&f);
+    } else if (o->type == LOSS_CUSTOM) {
+        custom_sample(&f);
     } else {
         sums->has_roll |= s->roll != NULL;
         rollout_side(&f, st);
@@ -624,6 +647,9 @@ static int present(const struct loss_opts *o, const struct loss_sums *s, enum lo
 {
     if (o->type == LOSS_SFT) {
         return m == LOSS_LOSS;
+    }
+    if (o->type == LOSS_CUSTOM) {
+        return 0; /* the function has its own */
     }
     if (o->type == LOSS_VALUE) {
         return m == LOSS_VALUE_LOSS || m == LOSS_VALUE_CLIPFRAC;

@@ -85,6 +85,11 @@ struct loss_sample {
     /* A custom off-policy correction's result: weights and modified mask; NULL where none. */
     const float *weight;
     const uint8_t *weight_mask;
+    const float *coef; /* a custom reducer's weight of each policy term, instead of 1 over the
+                          length; NULL: none */
+    /* LOSS_CUSTOM: derivatives of the sum over all samples, which is divided here; dentropy may be
+     * NULL. */
+    const float *given_dlogp, *given_dentropy;
     float *dlogp;    /* out, len */
     float *dentropy; /* out, len; may be NULL when entropy_coef is 0 */
 };

@@ -29,7 +29,9 @@ struct trainer {
     int nseq, rows, nleaf, nreq, nreq_leaf;
     trainer_row_fn *row; /* of trainer_score_rows, else NULL */
     void *row_arg;
-    int32_t *req_sample, *req_at; /* with row: which token each request is */
+    int32_t *req_sample, *req_at;      /* with row: which token each request is */
+    trainer_logit_loss_fn *logit_loss; /* of trainer_add_logit_loss, else NULL */
+    void *logit_loss_arg;
 };
 
 static double trainer_now(void)
@@ -592,6 +594,11 @@ static int trainer_loss(struct trainer *t, const struct train_sample *s, const i
         l.on_policy = x->on_policy && !x->exact;
         l.adv = x->adv;
         l.entropy = t->o.entropy ? t->entropy + at : NULL;
+        l.weight = x->weight;
+        l.weight_mask = x->keep;
+        l.coef = x->coef;
+        l.given_dlogp = x->given_dlogp;
+        l.given_dentropy = x->given_dentropy;
         l.dlogp = t->g + at;
         l.dentropy = t->ge + at;
         if (x->exact && x->roll) {
@@ -618,18 +625,72 @@ static int trainer_loss(struct trainer *t, const struct train_sample *s, const i
     return STATUS_OK;
 }
 
+/* ---- a loss over rows of logits ---- */
+
+int trainer_add_logit_loss(struct trainer *t, trainer_logit_loss_fn *fn, void *arg, struct err *e)
+{
+    if (t->w->arch.final_softcap != 0.0f) {
+        return ERR(e, STATUS_UNSUPPORTED,
+                   "a loss over rows of logits cannot be had for a model that caps its logits");
+    }
+    t->logit_loss = fn;
+    t->logit_loss_arg = arg;
+    return STATUS_OK;
+}
+
+/* The samples of a micro-batch while backward_run asks for their rows. */
+struct trainer_logit_batch {
+    struct trainer *t;
+    const struct train_sample *s;
+    const int64_t *pick;
+    int64_t k;
+    double divisor;
+    struct exact loss;
+    int rc;
+    struct err *e;
+};
+
+static void trainer_logit_row(void *arg, int i, int vocab, const float *logits, float *dlogits)
+{
+    struct trainer_logit_batch *r = arg;
+    struct trainer_logits row = {.vocab = vocab, .logits = logits};
+    double loss = 0;
+    int64_t k = 0;
+    int at = i;
+
+    while (k < r->k && at >= r->s[r->pick[k]].response) {
+        at -= r->s[r->pick[k++]].response;
+    }
+    row.sample = &r->s[r->pick[k]];
+    if (r->rc != STATUS_OK || (row.sample->mask && !row.sample->mask[at])) {
+        return;
+    }
+    row.s = (int)r->pick[k];
+    row.t = at;
+    row.target = r->t->target[i];
+    row.logp = r->t->logp[i];
+    row.entropy = r->t->o.entropy ? r->t->entropy[i] : 0.0f;
+    r->rc = r->t->logit_loss(r->t->logit_loss_arg, &row, dlogits, &loss, r->e);
+    for (int v = 0; v < vocab; v++) {
+        dlogits[v] = (float)((double)dlogits[v] / r->divisor);
+    }
+    exact_add(&r->loss, loss / r->divisor);
+}
+
 static int trainer_micro(struct trainer *t, const struct train_sample *s, const int64_t *pick,
                          int64_t k, struct trainer_report *r, struct err *e)
 {
     struct rows rows;
     struct leaf_rows leaves;
     struct backward_req q;
+    struct trainer_logit_batch by_row = {.t = t, .s = s, .pick = pick, .k = k, .e = e};
     double t0 = trainer_now(), t1;
     int rc = trainer_layout(t, s, pick, k, e);
 
     if (rc != STATUS_OK) {
         return rc;
     }
+    by_row.divisor = (double)(t->o.loss.per_token ? r->step.tokens : r->step.rollouts);
     rows = (struct rows){t->rows, t->nseq, t->seq, t->pos};
     leaves = (struct leaf_rows){t->nleaf, t->leaf};
     trainer_request(t, &q);
@@ -641,10 +702,18 @@ static int trainer_micro(struct trainer *t, const struct train_sample *s, const 
     }
     t1 = trainer_now();
     q.g = t->g;
-    q.ge = t->o.loss.entropy_coef != 0.0f ? t->ge : NULL;
+    q.ge = t->o.loss.entropy_coef != 0.0f || (t->o.loss.type == LOSS_CUSTOM && t->o.entropy) ? t->ge
+                                                                                             : NULL;
+    q.row_loss = t->logit_loss ? trainer_logit_row : NULL;
+    q.row_loss_arg = &by_row;
+    exact_init(&by_row.loss);
     if (q.n) {
         backward_run(t->b, &rows, t->tok, &t->kv, &leaves, &q);
     }
+    if (by_row.rc != STATUS_OK) {
+        return by_row.rc;
+    }
+    exact_merge(&r->row_sum, &by_row.loss);
     r->forward_s += t1 - t0;
     r->backward_s += trainer_now() - t1;
     r->rows += t->rows;
@@ -737,6 +806,14 @@ static int64_t trainer_rollouts(const struct train_sample *s, int n)
     return k;
 }
 
+void trainer_step_of(const struct train_sample *s, int n, struct loss_step *st)
+{
+    *st = (struct loss_step){.rollouts = trainer_rollouts(s, n)};
+    for (int i = 0; i < n; i++) {
+        st->tokens += loss_norm_tokens(s[i].mask, s[i].response);
+    }
+}
+
 /* The mean weight of the step's correction, before a micro-batch needs it. */
 static int trainer_mis_mean(const struct trainer *t, const struct train_sample *s, int n,
                             struct loss_step *st, struct err *e)
@@ -769,10 +846,8 @@ int trainer_step(struct trainer *t, struct train_sample *s, int n, const struct 
 
     memset(r, 0, sizeof *r);
     loss_sums_init(&r->sums);
-    r->step.rollouts = trainer_rollouts(s, n);
-    for (int i = 0; i < n; i++) {
-        r->step.tokens += loss_norm_tokens(s[i].mask, s[i].response);
-    }
+    exact_init(&r->row_sum);
+    trainer_step_of(s, n, &r->step);
     rc = trainer_mis_mean(t, s, n, &r->step, e);
     if (rc != STATUS_OK) {
         return rc;
@@ -788,6 +863,7 @@ int trainer_step(struct trainer *t, struct train_sample *s, int n, const struct 
         return rc;
     }
     t0 = trainer_now();
+    r->row_loss = exact_value(&r->row_sum);
     rc = optim_step(t->opt, t->b->grad, h, &r->grad_norm, e);
     r->optim_s = trainer_now() - t0;
     return rc;

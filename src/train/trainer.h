@@ -51,10 +51,28 @@ struct train_sample {
     const float *old, *ref; /* old and reference log-probs, or NULL */
     const float *train;     /* the trainer's log-probs of what roll has, where old is not that */
     const float *adv;
+    /* What functions of the user's gave for its response tokens, see loss.h; each may be NULL. */
+    const float *weight, *coef, *given_dlogp, *given_dentropy;
+    const uint8_t *keep;
     float *logp_out, *entropy_out; /* (response) filled by the pass; either may be NULL */
 };
 
+/* A loss over rows of logits, see backward_req: sample s of the step, its response token t. 0, or
+ * not 0 with the reason in e. */
+struct trainer_logits {
+    const struct train_sample *sample;
+    int s, t;
+    int32_t target;
+    int vocab;
+    float logp, entropy;
+    const float *logits;
+};
+typedef int trainer_logit_loss_fn(void *arg, const struct trainer_logits *r, float *dlogits,
+                                  double *loss, struct err *e);
+
 struct trainer_report {
+    struct exact row_sum; /* of the loss over rows of logits, divided by the step's divisor */
+    double row_loss;      /* the same as a number */
     struct loss_sums sums;
     struct loss_step step;
     double grad_norm;
@@ -98,6 +116,13 @@ int trainer_score(struct trainer *t, struct train_sample *s, int n, struct err *
  * log-prob that should be exact and is not is STATUS_NUMERIC. */
 int trainer_step(struct trainer *t, struct train_sample *s, int n, const struct optim_hyper *h,
                  struct trainer_report *r, struct err *e);
+
+/* Adds a loss over the logits of every active response token to that of LOSS_CUSTOM, its
+ * derivatives divided as those are. STATUS_UNSUPPORTED for a model with capped logits. */
+int trainer_add_logit_loss(struct trainer *t, trainer_logit_loss_fn *fn, void *arg, struct err *e);
+
+/* What the sums of a step over these samples are divided by. */
+void trainer_step_of(const struct train_sample *s, int n, struct loss_step *st);
 
 /* Log-probs under other weights (a reference model), without a trainer's memory. */
 int trainer_score_with(struct weights *w, int max_tokens, float temperature, struct train_sample *s,

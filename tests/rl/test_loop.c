@@ -6,8 +6,8 @@
 
 #include "base/metric.h"
 #include "reward/hub.h"
-#include "reward/worker.h"
 #include "rl/evalset.h"
+#include "rl/extend.h"
 #include "rl/filter.h"
 #include "rl/journal.h"
 #include "rl/loop.h"
@@ -1116,6 +1116,14 @@ static void missing_log_probs(void **state)
     }
 }
 
+/* A run of two rollouts with that function for --custom-reward-post-process-path. */
+static void shaped_open(struct run *r, char *path, const json_t *args, struct extend **x)
+{
+    run_open(r, 1, ARGS("--num-rollout", "2", "--custom-reward-post-process-path", path));
+    assert_ok(extend_open(&(struct extend_opts){.o = &r->o, .args = args}, x, &e), &e);
+    r->c.extend = *x;
+}
+
 /* --custom-reward-post-process-path: its lists take the place of the normalisation. */
 static void shaped_by_function(void **state)
 {
@@ -1136,8 +1144,7 @@ static void shaped_by_function(void **state)
                {"one", "did not return raw and shaped rewards"}};
     json_t *args = json_pack("{s:n}", "reward_key");
     char path[400], want[65], got[65];
-    struct worker_opts w = {.path = path, .pairs = 1, .args = args};
-    struct worker_pool *pool = NULL;
+    struct extend *x = NULL;
     struct run r;
     (void)state;
     write_rows("rows.jsonl", 30, "");
@@ -1147,33 +1154,27 @@ static void shaped_by_function(void **state)
     fakeport_weights(&r.f, want);
     run_close(&r);
     snprintf(path, sizeof path, "%s:same", fakeport_path("shape.py"));
-    assert_ok(worker_open(&w, &pool, &e), &e);
-    run_open(&r, 1, ARGS("--num-rollout", "2"));
-    r.c.shape = pool;
+    shaped_open(&r, path, args, &x);
     assert_ok(run_go(&r), &e);
     fakeport_weights(&r.f, got);
     assert_string_equal(got, want);
     run_close(&r);
-    worker_close(pool);
+    extend_close(x);
     snprintf(path, sizeof path, "%s:other", fakeport_path("shape.py"));
-    assert_ok(worker_open(&w, &pool, &e), &e);
-    run_open(&r, 1, ARGS("--num-rollout", "2"));
-    r.c.shape = pool;
+    shaped_open(&r, path, args, &x);
     assert_ok(run_go(&r), &e);
     assert_string_equal(series(&r, "rollout/raw_reward"), "3 3");
     assert_string_equal(series(&r, "rollout/rewards"), "5.5 17.5");
     run_close(&r);
-    worker_close(pool);
+    extend_close(x);
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s:%s", fakeport_path("shape.py"), bad[i].name);
-        assert_ok(worker_open(&w, &pool, &e), &e);
-        run_open(&r, 1, ARGS("--num-rollout", "2"));
-        r.c.shape = pool;
+        shaped_open(&r, path, args, &x);
         assert_int_equal(run_go(&r), STATUS_CHILD);
         assert_non_null(strstr(e.msg, bad[i].error));
         assert_int_equal(r.f.steps, 0);
         run_close(&r);
-        worker_close(pool);
+        extend_close(x);
     }
     json_decref(args);
 }

@@ -193,7 +193,7 @@ static void algorithm_rules(void **state)
     assert_string_equal(o.critic_save, "a/b_critic");
     assert_string_equal(o.critic_load, "x_critic");
     assert_true(o.critic_lr == 2e-6);
-    refused(BASE "--loss-type custom_loss", STATUS_UNSUPPORTED, "custom_loss is known");
+    refused(BASE "--loss-type custom_loss", STATUS_INPUT, "needs --custom-loss-function-path");
     refused(BASE "--kl-coef 0.1 --kl-loss-coef 0.1 --use-kl-loss", STATUS_INPUT, "choose one");
     refused(BASE "--kl-loss-coef 0.1", STATUS_INPUT, "without --use-kl-loss");
     refused(BASE "--use-rollout-logprobs --use-tis", STATUS_INPUT, "exclude each other");
@@ -360,10 +360,10 @@ static void corrections(void **state)
     refused(BASE "--get-mismatch-metrics --use-tis", STATUS_INPUT,
             "needs --custom-tis-function-path");
     refused(BASE "--custom-tis-function-path mis", STATUS_INPUT, "has no effect without --use-tis");
-    refused(BASE "--use-tis --custom-tis-function-path my.mod.icepop_function", STATUS_UNSUPPORTED,
-            "Python functions");
-    refused(BASE "--use-tis --custom-tis-function-path miles.x.other", STATUS_UNSUPPORTED,
-            "built in are");
+    assert_ok(run(BASE "--use-tis --custom-tis-function-path my.mod.icepop_function"), &e);
+    assert_int_equal(o.tis_function, LOSS_TIS_OFF); /* a function of the user's gives weights */
+    refused(BASE "--use-tis --custom-tis-function-path word", STATUS_INPUT,
+            "one of tis, icepop, mis");
     refused(BASE "--use-tis --tis-mode clip", STATUS_INPUT,
             "--tis-mode has no effect without --custom-tis-function-path mis");
     refused(BASE "--use-tis --custom-tis-function-path icepop --use-rs", STATUS_INPUT,

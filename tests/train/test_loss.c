@@ -571,7 +571,7 @@ static void missing_inputs(void **state)
     o.entropy_coef = 1;
     assert_int_equal(loss_sample(&o, &st, &s, &sums, &e), STATUS_INPUT);
     o.type = LOSS_CUSTOM;
-    assert_int_equal(loss_sample(&o, &st, &s, &sums, &e), STATUS_UNSUPPORTED);
+    assert_int_equal(loss_sample(&o, &st, &s, &sums, &e), STATUS_INPUT);
     o = (struct loss_opts){.per_token = 1};
     assert_int_equal(loss_sample(&o, &st, &s, &sums, &e), STATUS_INPUT);
     st.tokens = 1;
