@@ -186,11 +186,11 @@ live_equal "groups that the rollout function told" \
 [ "$(lib_metric "$WORK/rollout" eval/mine | wc -l)" = 3 ] || lib_die "no evaluations of the function"
 
 lib_say "a family of models"
-live_tiny "$WORK/qwen3" --family qwen3 --vocab 512
-cp -r "$WORK/qwen3" "$WORK/quiet"
-sed -i 's/"model_type": "qwen3"/"model_type": "quiet_llama"/' "$WORK/quiet/config.json"
-run qwen3 "${REWARD[@]}" --hf-checkpoint "$WORK/qwen3"
-run quiet "${REWARD[@]}" --hf-checkpoint "$WORK/quiet" \
+live_tiny "$WORK/model-qwen3" --family qwen3 --vocab 512
+cp -r "$WORK/model-qwen3" "$WORK/model-quiet"
+sed -i 's/"model_type": "qwen3"/"model_type": "quiet_llama"/' "$WORK/model-quiet/config.json"
+run qwen3 "${REWARD[@]}" --hf-checkpoint "$WORK/model-qwen3"
+run quiet "${REWARD[@]}" --hf-checkpoint "$WORK/model-quiet" \
     --custom-model-provider-path "$WORK/family.so:quiet_llama"
 live_equal "a family that a plugin describes" "$(sha qwen3)" "$(sha quiet)"
 
@@ -249,7 +249,7 @@ refused "a loss over all logits is a .so" "${LOSS[@]}" "$WORK/bad.py:wants_logit
 refused "No module named 'no_such_package'" "${LOSS[@]}" no_such_package.loss
 refused "no symbol none" "${LOSS[@]}" "$WORK/loss.so:none"
 refused "has no function \`loss\`" "${LOSS[@]}" "$WORK/loss.so:soft_tis"
-refused quiet_llama "${REWARD[@]}" --hf-checkpoint "$WORK/quiet"
+refused quiet_llama "${REWARD[@]}" --hf-checkpoint "$WORK/model-quiet"
 refused "cannot be made over the network" "${LOSS[@]}" http://127.0.0.1:1/
 
 echo "hooks=${#used[@]} examples=$examples failed=0"

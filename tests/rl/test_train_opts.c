@@ -399,7 +399,7 @@ static void sft_rules(void **state)
                       "--debug-train-only --disable-compute-advantages-and-returns "
                       "--calculate-per-token-loss --loss-mask-type qwen3"),
               &e);
-    refused(SFT "--rollout-function-path my.own", STATUS_UNSUPPORTED, "built in is sft");
+    refused(SFT "--rollout-function-path word", STATUS_INPUT, "one of sft");
     refused(SFT "--rollout-temperature 0.7", STATUS_INPUT, "--rollout-temperature 0.7");
     refused(SFT "--n-samples-per-prompt 2", STATUS_INPUT, "--n-samples-per-prompt 1");
     refused(SFT "--use-kl-loss", STATUS_INPUT, "--use-kl-loss has no effect");
