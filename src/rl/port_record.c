@@ -14,7 +14,9 @@
 #include "base/status.h"
 #include "base/world.h"
 
-#define PORT_RECORD_WAIT_S 0.02    /* an answer waits so long for others to be recorded with it */
+#define PORT_RECORD_WAIT_S 0.02    /* an answer waits so long for others to be recorded with it, */
+#define PORT_RECORD_WAIT_X 20      /* or so many times what the last commit took, */
+#define PORT_RECORD_MOST_S 1.0     /* but never longer */
 #define PORT_RECORD_BATCH  256     /* or until there are so many */
 #define PORT_RECORD_IDLE   1000    /* polls after which a replay is stuck */
 #define PORT_RECORD_HELD   3600000 /* polls of a millisecond that rewards may take */
@@ -52,7 +54,7 @@ struct port_record {
     int64_t next_id;
     struct port_record_list fresh; /* put into the journal, not committed */
     struct port_record_list ready; /* to be handed out */
-    double fresh_since;
+    double fresh_since, wait_s;
     void *handed; /* block of the answer that was handed out last */
     int log_fd;   /* -1: none */
     int idle;     /* polls in a row that a replay had nothing for */
@@ -384,7 +386,13 @@ static int port_record_took(struct port_record *p, const struct port_answer *a, 
 
 static int port_record_commit(struct port_record *p, struct err *e)
 {
+    double t0 = p->world->now(p->world->self);
     int rc = p->j->commit(p->j->self, e);
+
+    p->wait_s = PORT_RECORD_WAIT_X * (p->world->now(p->world->self) - t0);
+    p->wait_s = p->wait_s < PORT_RECORD_WAIT_S   ? PORT_RECORD_WAIT_S
+                : p->wait_s > PORT_RECORD_MOST_S ? PORT_RECORD_MOST_S
+                                                 : p->wait_s;
     for (size_t i = 0; rc == STATUS_OK && i < p->fresh.n; i++) {
         *port_record_push(&p->ready) = p->fresh.v[i];
     }
@@ -449,7 +457,7 @@ static int port_record_poll(void *self, struct port_answer *a, struct err *e)
     }
     if (rc >= 0 && p->fresh.n &&
         (rc == STATUS_END || p->fresh.n >= PORT_RECORD_BATCH ||
-         p->world->now(p->world->self) - p->fresh_since >= PORT_RECORD_WAIT_S)) {
+         p->world->now(p->world->self) - p->fresh_since >= p->wait_s)) {
         int done = port_record_commit(p, e);
         return done != STATUS_OK ? done : port_record_next(p, a) ? STATUS_OK : STATUS_AGAIN;
     }
@@ -551,6 +559,7 @@ int port_record_open(const struct rollout_port *inner, struct journal *j, const 
     p->j = j;
     p->world = w;
     p->log_fd = -1;
+    p->wait_s = PORT_RECORD_WAIT_S;
     p->port =
         (struct rollout_port){.submit = port_record_submit,
                               .poll = port_record_poll,

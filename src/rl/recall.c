@@ -5,13 +5,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <xxhash.h>
 
 #include "base/mem.h"
 #include "base/status.h"
 #include "rl/sample.h"
 
-#define RECALL_BATCH 256 /* results of one commit at most */
+#define RECALL_BATCH  256  /* results of one commit at most */
+#define RECALL_WAIT_S 0.02 /* a result waits so long for others while the loop has work, */
+#define RECALL_WAIT_X 20   /* or so many times what the last commit took, */
+#define RECALL_MOST_S 1.0  /* but never longer */
 
 /* What the hub works on. */
 struct recall_asked {
@@ -24,8 +28,9 @@ struct recall {
     struct journal *j;
     struct recall_asked *asked; /* in the order of asking; results come nearly so */
     size_t nasked, cap_asked;
-    struct hub_result *queue; /* on disk, to be handed out from head on */
-    size_t head, n, cap;
+    struct hub_result *queue; /* to be handed out from head on; those before `safe` are on disk */
+    size_t head, safe, n, cap;
+    double since, wait_s; /* since when one waits for the disk */
 };
 
 struct recall *recall_new(struct hub *hub, struct journal *j)
@@ -92,12 +97,20 @@ static int recall_unpack(const char *text, size_t n, struct hub_result *r, struc
 static struct hub_result *recall_push(struct recall *r)
 {
     if (r->head == r->n) {
-        r->head = r->n = 0;
+        r->head = r->safe = r->n = 0;
     }
     if (r->n == r->cap) {
         ASSERT(mem_grow((void **)&r->queue, &r->cap, 64, sizeof *r->queue));
     }
     return &r->queue[r->n++];
+}
+
+/* A result that is on disk goes before those that are not. */
+static void recall_known_push(struct recall *r, const struct hub_result *x)
+{
+    recall_push(r);
+    memmove(&r->queue[r->safe + 1], &r->queue[r->safe], sizeof *x * (r->n - 1 - r->safe));
+    r->queue[r->safe++] = *x;
 }
 
 /* The recorded result of one sample. */
@@ -130,7 +143,7 @@ static int recall_known(struct recall *r, int64_t id, int64_t rollout, int set,
     }
     for (int i = 0; i < have; i++) {
         if (rc == STATUS_OK) {
-            *recall_push(r) = found[i];
+            recall_known_push(r, &found[i]);
         } else {
             json_decref(found[i].raw);
         }
@@ -145,12 +158,9 @@ static int recall_known(struct recall *r, int64_t id, int64_t rollout, int set,
 static void recall_unknown(struct recall *r, int64_t id, int n)
 {
     for (int i = 0; i < n; i++) {
-        struct hub_result *x = recall_push(r);
-        memset(x, 0, sizeof *x);
-        x->id = id + i;
-        x->failed = 1;
-        x->why = HUB_BROKEN;
-        snprintf(x->reason, sizeof x->reason, "its reward is not recorded");
+        struct hub_result x = {.id = id + i, .failed = 1, .why = HUB_BROKEN};
+        snprintf(x.reason, sizeof x.reason, "its reward is not recorded");
+        recall_known_push(r, &x);
     }
 }
 
@@ -201,36 +211,57 @@ static int recall_record(struct recall *r, const struct hub_result *result, stru
     return rc;
 }
 
-/* Takes what the hub has ready; all of it is on disk afterwards. */
+static double recall_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int recall_commit(struct recall *r, struct err *e)
+{
+    double t0 = recall_now();
+    int rc = r->j ? r->j->commit(r->j->self, e) : STATUS_OK;
+
+    r->wait_s = RECALL_WAIT_X * (recall_now() - t0);
+    r->wait_s = r->wait_s < RECALL_WAIT_S   ? RECALL_WAIT_S
+                : r->wait_s > RECALL_MOST_S ? RECALL_MOST_S
+                                            : r->wait_s;
+    r->safe = rc == STATUS_OK ? r->n : r->safe;
+    return rc;
+}
+
+/* Takes what the hub has ready. A disk takes as long for one as for many: while the caller has
+ * other work (wait_s 0) results are gathered for a while before they are recorded. */
 static int recall_take(struct recall *r, double wait_s, struct err *e)
 {
     struct hub_result got;
-    size_t before = r->n;
     int rc = STATUS_OK;
 
-    while (r->n - before < RECALL_BATCH &&
-           (rc = hub_poll(r->hub, r->n == before ? wait_s : 0.0, &got, e)) == STATUS_OK) {
+    while (r->n - r->safe < RECALL_BATCH &&
+           (rc = hub_poll(r->hub, r->n == r->safe ? wait_s : 0.0, &got, e)) == STATUS_OK) {
         *recall_push(r) = got;
+        r->since = r->n - r->safe == 1 ? recall_now() : r->since;
         rc = r->j ? recall_record(r, &got, e) : STATUS_OK;
         if (rc != STATUS_OK || !r->j) {
             break;
         }
     }
-    if (rc == STATUS_AGAIN && r->n > before) {
-        rc = STATUS_OK;
+    if (rc < 0 || r->n == r->safe) {
+        return rc;
     }
-    if (rc == STATUS_OK && r->j && r->n > before) {
-        rc = r->j->commit(r->j->self, e);
+    if (r->j && wait_s <= 0 && r->n - r->safe < RECALL_BATCH &&
+        recall_now() - r->since < r->wait_s) {
+        return STATUS_AGAIN;
     }
-    return rc;
+    return recall_commit(r, e);
 }
 
 int recall_poll(struct recall *r, double wait_s, struct hub_result *out, struct err *e)
 {
     int rc = STATUS_OK;
 
-    if (r->head == r->n) {
-        r->head = r->n = 0;
+    if (r->head == r->safe) {
         rc = r->hub ? recall_take(r, wait_s, e) : STATUS_AGAIN;
     }
     if (rc == STATUS_OK) {
