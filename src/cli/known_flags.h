@@ -26,9 +26,12 @@
     "it compares the passes of engine and trainer by their activations: here both are one pass, "  \
     "and a log-prob that differs is an error"
 #define PROFILER "torch's profiler has nothing to see here; metrics have the seconds of each phase"
-#define HF_STEP  "a Hugging Face folder holds one state: give the folder of the one that is meant"
-#define HOOKS    "hooks of the trainer are planned"
-#define PLUGINS  "this extension point is planned"
+#define HASHES                                                                                     \
+    "hashes.jsonl in the run folder has the hash of every tensor after every step; `miles diff` "  \
+    "compares two runs"
+#define HF_STEP "a Hugging Face folder holds one state: give the folder of the one that is meant"
+#define HOOKS   "hooks of the trainer are planned"
+#define PLUGINS "this extension point is planned"
 
 static const struct conf_known known_flags[] = {
     /* Cluster, placement, offload */
@@ -320,8 +323,7 @@ static const struct conf_known known_flags[] = {
      NULL},
     {"check-weight-update-allow-quant-error", CONF_SWITCH, NULL, CONF_NOTED,
      "nothing is quantised: weights must be equal", NULL},
-    {"save-local-weight-checksum", CONF_SWITCH, NULL, CONF_LATER,
-     "checksums of each step are planned; engines prove theirs at every sync", NULL},
+    {"save-local-weight-checksum", CONF_SWITCH, NULL, CONF_NOTED, HASHES, NULL},
     {"enable-event-analyzer", CONF_SWITCH, NULL, CONF_NOTED,
      "the ledger of a run has every answer and reward that it trained on; `miles replay` holds the "
      "run against it",
@@ -335,15 +337,13 @@ static const struct conf_known known_flags[] = {
      "run against it",
      NULL},
     {"env-report", CONF_JSON, NULL, CONF_NOTED,
-     "the run folder has the configuration in force and the numeric manifest", NULL},
+     "`miles report` packs what a bug report needs: configuration, manifest, machine, logs", NULL},
     {"debug-deterministic-collective", CONF_SWITCH, NULL, CONF_NOTED,
      "always so: sums are exact in any order", NULL},
     {"ci-disable-weight-update-checker", CONF_SWITCH, NULL, CONF_NOTED,
      "every weight transfer is proven by checksums", NULL},
-    {"ci-save-model-hash", CONF_SWITCH, NULL, CONF_LATER,
-     "assertions of Miles' own test machines; those that help users are planned", NULL},
-    {"ci-check-model-hash", CONF_SWITCH, NULL, CONF_LATER,
-     "assertions of Miles' own test machines; those that help users are planned", NULL},
+    {"ci-save-model-hash", CONF_SWITCH, NULL, CONF_NOTED, HASHES, NULL},
+    {"ci-check-model-hash", CONF_SWITCH, NULL, CONF_NOTED, HASHES, NULL},
     {"ci-ft-test-actions", CONF_JSON, NULL, CONF_NEVER,
      "faults are made by this project's own tests", NULL},
     {"ci-inject-rollout-data-path", CONF_STR, NULL, CONF_NEVER,
@@ -448,6 +448,7 @@ static const struct conf_known known_flags[] = {
 #undef EVAL_HERE
 #undef DUMPER
 #undef PROFILER
+#undef HASHES
 #undef HF_STEP
 #undef HOOKS
 #undef PLUGINS
