@@ -105,6 +105,8 @@ struct ledger {
     struct map seqs; /* (rollout, kind) -> events so far in this process */
     int64_t attempt, points;
     int wal;
+    int64_t commits;
+    double commit_s; /* that they took */
 };
 
 int ledger_exists(const char *dir)
@@ -390,10 +392,18 @@ static int ledger_write(struct ledger *l, struct err *e)
     return rc;
 }
 
+static double ledger_clock(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
 static int ledger_commit(void *self, struct err *e)
 {
     struct ledger *l = self;
     struct patience wait = {0};
+    double t0 = ledger_clock();
     int rc;
 
     if (!l->nrows) {
@@ -415,6 +425,8 @@ static int ledger_commit(void *self, struct err *e)
         ledger_drop_rows(l);
         ledger_point(l);
     }
+    l->commits++;
+    l->commit_s += ledger_clock() - t0;
     return rc;
 }
 
@@ -766,6 +778,7 @@ void ledger_close(struct ledger *l, const char *outcome)
         if (ledger_commit(l, &e) != STATUS_OK) {
             log_error(LEDGER, "%s", e.msg);
         }
+        log_info(LEDGER, "%lld commits took %.2f s", (long long)l->commits, l->commit_s);
         ledger_now(when, sizeof when);
         if (l->db &&
             sqlite3_prepare_v2(l->db, "UPDATE attempts SET ended=?1, outcome=?2 WHERE id=?3", -1,

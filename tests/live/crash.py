@@ -28,7 +28,7 @@ KEY = "rollout, eval_set, sample, start, version, ask"
 OWN = re.compile(r"^perf/|^eval/duration_seconds$|^rollout/engine|^rollout/wrong_version_answers$")
 
 counts = dict(kills=0, terms=0, faults=0, full_disks=0, runs=0, starts=0, diverged=0, lost_samples=0)
-counts.update(recorded_answers_asked_again=0, recorded_rewards_asked_again=0, pauses=0)
+counts.update(recorded_answers_asked_again=0, recorded_rewards_asked_again=0, pauses=0, stop_s_max=0.0)
 
 
 def say(text):
@@ -196,7 +196,10 @@ def killed_run(rng, name, mode, left, seconds, points):
             run.start()
             time.sleep(rng.uniform(0.0, seconds))
             run.process.send_signal(signal.SIGTERM if how > 0.9 else signal.SIGKILL)
+        asked = time.monotonic()
         rc = run.wait()
+        if how > 0.9:
+            counts["stop_s_max"] = max(counts["stop_s_max"], round(time.monotonic() - asked, 1))
         if rc == -signal.SIGKILL:
             counts["kills"] += 1
         elif how > 0.9 and rc in (0, -signal.SIGTERM):  # before its handler is there it just ends

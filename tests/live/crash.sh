@@ -13,7 +13,7 @@
 # KILLS: kills in all, default 20. FAULTS: runs with failing calls, default 6. STEPS: rollouts of a run,
 # default 4. SEED: of what is drawn; printed. MODEL=smollm2: the real model, with shorter runs.
 # COMMAND=train-async: the other command. MORE: further flags, such as "--rollout-backend miles". Ends with
-#     kills=N terms=T faults=F full_disks=D diverged=0 lost_samples=0 recorded_answers_asked_again=0 ...
+#     kills=N terms=T faults=F full_disks=D ... diverged=0 lost_samples=0 recorded_answers_asked_again=0 ...
 
 # shellcheck source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
