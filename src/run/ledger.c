@@ -89,7 +89,8 @@ struct ledger_row {
     struct journal_key key;
     int64_t seq;
     struct segfile_at at; /* of an answer */
-    char *text;           /* of anything else */
+    char *text;           /* of anything else, NUL behind it */
+    size_t n;             /* of an entry: its bytes */
 };
 
 struct ledger {
@@ -331,7 +332,9 @@ static int ledger_put(void *self, enum journal_event kind, const struct journal_
     if (kind == JOURNAL_ANSWER) {
         segfile_append(l->segments, data, n, &r->at);
     } else {
-        r->text = mem_strndup(data, n);
+        r->text = mem_alloc(n + 1);
+        memcpy(r->text, data, n);
+        r->n = n;
     }
     return STATUS_OK;
 }
@@ -360,7 +363,11 @@ static int ledger_write_row(struct ledger *l, const struct ledger_row *r, struct
         sqlite3_bind_int64(st, 10, (int64_t)r->at.sum);
         sqlite3_bind_int64(st, 11, l->attempt);
     } else {
-        sqlite3_bind_text(st, 7, r->text, -1, SQLITE_STATIC);
+        if (r->kind == JOURNAL_REWARD) { /* JSON, which a person may want to read */
+            sqlite3_bind_text(st, 7, r->text, (int)r->n, SQLITE_STATIC);
+        } else {
+            sqlite3_bind_blob(st, 7, r->text, (int)r->n, SQLITE_STATIC);
+        }
         sqlite3_bind_int64(st, 8, l->attempt);
     }
     return ledger_step(l, st, e);
@@ -483,8 +490,10 @@ static int ledger_find(void *self, enum journal_event kind, const struct journal
     ledger_bind_key(st, k);
     step = sqlite3_step(st);
     if (step == SQLITE_ROW) {
+        const void *p = sqlite3_column_blob(st, 0);
         *n = (size_t)sqlite3_column_bytes(st, 0);
-        *data = mem_strndup((const char *)sqlite3_column_text(st, 0), *n);
+        *data = mem_alloc(*n + 1);
+        memcpy(*data, *n ? p : "", *n);
     }
     sqlite3_reset(st);
     return step == SQLITE_ROW    ? STATUS_OK

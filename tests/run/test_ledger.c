@@ -289,6 +289,33 @@ static void test_one_writer(void **state)
     ledger_close(other, "done");
 }
 
+/* Decisions are bytes, whatever is in them. */
+static void test_decisions(void **state)
+{
+    struct ledger *l = open_mode("decisions", LEDGER_WAL, 0);
+    (void)state;
+    for (int turn = 0; turn < 2; turn++) {
+        struct journal *j = ledger_journal(l);
+        for (int64_t i = 0; i < 300; i += 7) {
+            struct journal_key k = {.rollout = 1, .sample = i};
+            int64_t event = i << 20;
+            void *got = NULL;
+            size_t n = 0;
+            if (turn == 0) {
+                assert_ok(j->put(j->self, JOURNAL_DECISION, &k, &event, i ? sizeof event : 0, &e),
+                          &e);
+                assert_ok(j->commit(j->self, &e), &e);
+            }
+            assert_ok(j->find(j->self, JOURNAL_DECISION, &k, &got, &n, &e), &e);
+            assert_int_equal(n, i ? sizeof event : 0);
+            assert_memory_equal(got, &event, n);
+            mem_free(got);
+        }
+        ledger_close(l, "done");
+        l = turn ? NULL : open_mode("decisions", LEDGER_ROLLBACK, 0);
+    }
+}
+
 /* Events of a run that goes on are the recorded ones; a replay is held to them. */
 static void test_events(void **state)
 {
@@ -451,10 +478,11 @@ static void test_patience_ends(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_found_again),  cmocka_unit_test(test_killed_anywhere),
-        cmocka_unit_test(test_damage),       cmocka_unit_test(test_one_writer),
-        cmocka_unit_test(test_events),       cmocka_unit_test(test_prune),
-        cmocka_unit_test(test_failing_disk), cmocka_unit_test(test_patience_ends),
+        cmocka_unit_test(test_found_again),   cmocka_unit_test(test_killed_anywhere),
+        cmocka_unit_test(test_damage),        cmocka_unit_test(test_one_writer),
+        cmocka_unit_test(test_decisions),     cmocka_unit_test(test_events),
+        cmocka_unit_test(test_prune),         cmocka_unit_test(test_failing_disk),
+        cmocka_unit_test(test_patience_ends),
     };
     return cmocka_run_group_tests(tests, fakeport_setup, fakeport_teardown);
 }
