@@ -955,7 +955,7 @@ static int train_open_run(struct train *t, struct err *e)
                  (double)weights_count(t->w) / 1e6, t->dev->isa, pool_size(t->dev->pool),
                  t->run_dir);
     }
-    if (rc == STATUS_OK) {
+    if (rc == STATUS_OK && t->run) { /* a replay writes nothing into the folder that it replays */
         struct watch_run r = {.dir = t->run_dir,
                               .python = o->reward_python,
                               .config = json_object_get(config, "options"),
@@ -1147,7 +1147,7 @@ static int train_run(struct train *t, struct err *e)
     c.teacher = t->far;
     c.progress = progress_show;
     c.progress_arg = &bar;
-    c.hashes = watch_hashes;
+    c.hashes = t->watch ? watch_hashes : NULL;
     c.hashes_arg = t->watch;
     progress_open(&bar);
     rc = loop_open(&c, &l, e);

@@ -157,6 +157,9 @@ static int native_saved(void *self, int wait, struct err *e)
 {
     struct port_native *p = self;
     int rc = p->writer ? ckpt_poll(p->writer, wait, e) : STATUS_OK;
+    if (p->writer && rc != STATUS_AGAIN) {
+        span_emit("checkpoint", "save_model", p->save_t0, span_now(), -1);
+    }
     p->writer = rc == STATUS_AGAIN ? p->writer : NULL;
     return rc;
 }
@@ -177,14 +180,12 @@ static int native_save(void *self, const char *dir, int64_t iteration, int with_
                        const json_t *state, struct err *e)
 {
     struct port_native *p = self;
-    double t0 = span_now();
     int rc = native_saved(p, 1, e);
 
-    rc = rc == STATUS_OK ? ckpt_begin(dir, iteration, trainer_optim(p->trainer), with_optim, state,
-                                      &p->writer, e)
-                         : rc;
-    span_emit(p->lane, "save_model", t0, span_now(), -1);
-    return rc;
+    p->save_t0 = span_now();
+    return rc == STATUS_OK ? ckpt_begin(dir, iteration, trainer_optim(p->trainer), with_optim,
+                                        state, &p->writer, e)
+                           : rc;
 }
 
 /* What is not trained, such as the vision part of a larger model, is exported as it was read. */

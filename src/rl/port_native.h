@@ -31,6 +31,7 @@ struct port_native {
     const char *lane;           /* of the trainer's spans, static */
     struct span_lane busy;      /* of the engine */
     int64_t running;            /* samples submitted and not yet answered */
+    double save_t0;             /* when the checkpoint in flight was begun */
 };
 
 /* eo or to NULL leaves that side out. */

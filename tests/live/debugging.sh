@@ -90,10 +90,17 @@ differs data 'equal=0 rollout=[0-9]+ step=0 phase=data tensor=- element=[0-9]+:[
 differs hot 'equal=0 rollout=0 step=0 phase=tokens tensor=- element=-'
 said "$WORK/diff-hot" 'did not keep the samples.*--dump-details'
 said "$WORK/diff-lr" 'options that differ: lr 0.001 and 0.002$'
+# a run that was stopped and went on has the same hashes, and a replay leaves them as they are
+run again --colocate --debug-exit-after-rollout 1
+run again --colocate
+differs again "equal=1 steps=$STEPS"
+cmp -s "$WORK/a/hashes.jsonl" "$WORK/again/hashes.jsonl" || lib_die "hashes of a run that went on"
+"$MILES" replay "$WORK/again" >"$WORK/replay.log" 2>&1 || lib_die "replay: $(tail -n 3 "$WORK/replay.log")"
+cmp -s "$WORK/a/hashes.jsonl" "$WORK/again/hashes.jsonl" || lib_die "a replay wrote hashes"
 # a checkpoint of another run: the first weights differ
 lib_train "$WORK/warm" "${ARGS[@]}" --colocate --load "$WORK/lr-ckpt" --start-rollout-id 0
 differs warm 'equal=0 rollout=0 step=- phase=weights'
-diffs=10
+diffs=11
 
 # ---- (b) trackers and traces ----
 
@@ -122,14 +129,14 @@ said "$WORK/bare.log" 'mlflow: .*mlflow.*the run goes on without it'
 live_equal "steps without trackers" "$(grep -c '^step ' "$WORK/bare.log")" "$STEPS"
 
 spans=$(python3 "$HELP" trace "$WORK/a/trace.json" closed)
-for span in loop:rollout loop:train loop:save trainer:train_step trainer:save_model "engine 0:generate"; do
+for span in loop:rollout loop:train loop:save trainer:train_step checkpoint:save_model "engine 0:generate"; do
     [[ " $spans " == *" $span "* ]] || lib_die "no span $span in: $spans"
 done
 "$MILES" train --run-dir "$WORK/killed" "${ARGS[@]}" --colocate --num-rollout 100000 >"$WORK/killed.log" 2>&1 &
 TRAINER=$!
 lib_ends $TRAINER
 for _ in $(seq 300); do
-    [ "$(grep -c '^step ' "$WORK/killed.log")" -lt 2 ] || break
+    ! grep -qs '^step 3/' "$WORK/killed.log" || break
     sleep 0.1
 done
 kill -KILL $TRAINER
