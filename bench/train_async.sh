@@ -1,19 +1,22 @@
 #!/usr/bin/env bash
 # `miles train-async` against `miles train` on a recipe that samples longer than it trains: bench/train_async.sh
 #
-# SmolLM2 on the addition task with one `miles serve` engine; engine and trainer have one core each (ENGINE
-# and TRAINER: threads), so that both can work at once. STEPS rollouts each (default 8); the first two of each
+# SmolLM2 on the addition task with one `miles serve` engine, which samples four times as many prompts as are
+# kept (--over-sampling-batch-size); engine and trainer have one core each (ENGINE and TRAINER: threads), so
+# that both can work at once. STEPS rollouts each (default 8); the first two of each
 # run are left out of the medians. Wall time of an iteration stands beside max(rollout, train) of the same run,
 # which is the least that one step ahead can take; the staleness of the samples is the weight version of
 # the trainer less that of the samples.
 #
-# ROLLOUT is the length of responses in tokens (default 48), BATCH the prompts (16), GROUP their samples (8).
+# ROLLOUT is the length of responses in tokens (default 32), BATCH the prompts (8), GROUP their samples (8).
+# Needs two cores that nobody else uses.
 # Ends with one line of figures.
 
 # shellcheck source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 STEPS=${STEPS:-8}
+BATCH=${BATCH:-8}
 lib_binary
 lib_model
 lib_work
@@ -21,9 +24,10 @@ python3 "$ROOT/recipes/add_data.py" "$WORK" >&2
 
 ARGS=(
     --hf-checkpoint "$MODEL" --prompt-data "$WORK/train.jsonl" --input-key prompt --label-key label
-    --apply-chat-template --rollout-shuffle --num-rollout "$STEPS" --rollout-batch-size "${BATCH:-16}"
-    --n-samples-per-prompt "${GROUP:-8}" --rollout-temperature 1 --rollout-max-response-len "${ROLLOUT:-48}"
-    --rollout-ignore-eos --custom-rm-path "$ROOT/recipes/add_reward.py:last_integer"
+    --apply-chat-template --rollout-shuffle --num-rollout "$STEPS" --rollout-batch-size "$BATCH"
+    --n-samples-per-prompt "${GROUP:-8}" --rollout-temperature 1 --rollout-max-response-len "${ROLLOUT:-32}"
+    --rollout-ignore-eos --over-sampling-batch-size $((4 * BATCH))
+    --custom-rm-path "$ROOT/recipes/add_reward.py:last_integer"
     --use-dynamic-batch-size --max-tokens-per-gpu 4096 --lr 1e-5 --lr-decay-style constant
     --rollout-num-gpus 1 --rollout-threads-per-engine "${ENGINE:-1}" --threads "${TRAINER:-1}"
 )

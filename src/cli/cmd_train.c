@@ -1078,6 +1078,11 @@ static int train_place(struct train *t, struct err *e)
     struct cmdline words = {0};
     int rc = place_resolve(&t->place, &t->o, e);
 
+    if (rc == STATUS_OK && t->o.fully_async && t->place.backend == PLACE_IN_PROCESS) {
+        return ERR(e, STATUS_INPUT,
+                   "--fully-async needs engines of their own, which sample while the trainer "
+                   "trains: give --rollout-num-gpus or --rollout-external");
+    }
     rc = rc == STATUS_OK ? train_place_exact(t, e) : rc;
     rc = rc == STATUS_OK ? train_check_layout(t, e) : rc;
     if (rc == STATUS_OK && t->o.debug_skip_weight_update && t->place.backend == PLACE_IN_PROCESS) {
@@ -1132,6 +1137,7 @@ static int train_run(struct train *t, struct err *e)
     c.buffer_filter = t->buffer_filter;
     c.buffer = json_object_get(t->state, "buffer");
     c.waiting = json_object_get(t->state, "waiting");
+    c.stream = json_object_get(t->state, "stream");
     c.ahead = t->o.train_async;
     c.overlap = t->remote;
     c.enc = &t->enc;

@@ -20,12 +20,13 @@
 enum batch_state { BATCH_OPEN, BATCH_IS_ANSWERED, BATCH_IS_SCORED };
 
 struct batch_group {
-    struct sample **s; /* (n), or NULL when they are gone */
-    uint8_t *state;    /* (n) enum batch_state */
-    uint8_t *finish;   /* (n) enum sample_status that the engine left it in */
-    int *had, *fresh;  /* (n) tokens of the response before, and of the answer */
-    int *unit;         /* (n) */
-    int64_t line;      /* of its prompt in the file; 0: none */
+    struct sample **s;        /* (n), or NULL when they are gone */
+    uint8_t *state;           /* (n) enum batch_state */
+    uint8_t *finish;          /* (n) enum sample_status that the engine left it in */
+    int *had, *fresh;         /* (n) tokens of the response before, and of the answer */
+    int *unit;                /* (n) */
+    int64_t line;             /* of its prompt in the file; 0: none */
+    int64_t rollout, version; /* when it was submitted */
     int answered, scored;
     char *failure;
 };
@@ -133,6 +134,8 @@ static int batch_send(struct batch *b, struct err *e)
         g.position = s->response_len;
         g.max_new = u->max_new;
         g.of = s;
+        g.rollout = q->rollout;
+        g.version = q->version;
         rc = b->cfg.port->submit(b->cfg.port->self, &g, e);
         if (rc == STATUS_AGAIN) {
             break;
@@ -161,6 +164,8 @@ static struct batch_group *batch_begin(struct batch *b)
     q = &b->groups[b->ngroups++];
     b->open++;
     memset(q, 0, sizeof *q);
+    q->rollout = b->cfg.proto.rollout;
+    q->version = b->cfg.proto.version;
     q->s = mem_alloc(sizeof *q->s * n);
     q->state = mem_alloc(n);
     q->finish = mem_alloc(n);
@@ -275,8 +280,9 @@ static void batch_fail(struct batch_group *q, const char *why)
 static int batch_ask(struct batch *b, int64_t id, struct err *e)
 {
     int n = b->cfg.group_rm ? b->cfg.n : 1;
-    int rc = recall_submit(b->recall, id, b->cfg.proto.rollout, b->cfg.proto.set,
-                           b->groups[id / b->cfg.n].s + id % b->cfg.n, n, b->cfg.group_rm, e);
+    const struct batch_group *q = &b->groups[id / b->cfg.n];
+    int rc = recall_submit(b->recall, id, q->rollout, b->cfg.proto.set, q->s + id % b->cfg.n, n,
+                           b->cfg.group_rm, e);
     if (rc == STATUS_OK) {
         b->rewards += n;
     }
@@ -374,8 +380,9 @@ static int batch_answer(struct batch *b, const struct port_answer *a, struct err
     b->answers++;
     if (a->made) {
         sample_take(s, a->made);
-    } else {
-        sample_append(s, a->tokens, a->logps, a->ntokens, a->version, a->exact);
+    } else { /* where the weights changed under it, it is as old as its first token */
+        sample_append(s, a->tokens, a->logps, a->ntokens,
+                      !a->exact && q->version < a->version ? q->version : a->version, a->exact);
     }
     s->status = a->finish == PORT_STOP     ? SAMPLE_COMPLETED
                 : a->finish == PORT_LENGTH ? SAMPLE_TRUNCATED
@@ -549,6 +556,11 @@ struct sample **batch_hand_over(struct batch *b, int group)
     return s;
 }
 
+void batch_release(struct batch *b, int group)
+{
+    batch_fini_group(b, &b->groups[group]);
+}
+
 void batch_abort(struct batch *b)
 {
     b->aborted = 1;
@@ -586,6 +598,23 @@ void batch_unscore(struct batch *b, int group, int sample)
 
     sample_cut(s, s->response_len);
     s->status = (enum sample_status)q->finish[sample];
+}
+
+void batch_now(struct batch *b, int64_t rollout, int64_t version)
+{
+    b->cfg.proto.rollout = rollout;
+    b->cfg.proto.version = version;
+}
+
+void batch_when(const struct batch *b, int group, int64_t *rollout, int64_t *version)
+{
+    *rollout = b->groups[group].rollout;
+    *version = b->groups[group].version;
+}
+
+int batch_idle(const struct batch *b)
+{
+    return !b->flying && !b->rewards && !b->nwaiting && b->sent == b->nunits;
 }
 
 int batch_done_samples(const struct batch *b)

@@ -75,6 +75,8 @@ int batch_fresh(const struct batch *b, int group, int sample);
 /* Frees a group's samples; and gives them away: list and samples are the caller's. */
 void batch_forget(struct batch *b, int group);
 struct sample **batch_hand_over(struct batch *b, int group);
+/* And nothing of the group will be asked for again. */
+void batch_release(struct batch *b, int group);
 
 /* Ends what is in flight. After it no reward is asked for, and batch_tick is 0 when the engines and
  * the hub have nothing of this batch any more. Samples that were not answered keep the tokens they
@@ -84,6 +86,12 @@ void batch_abort(struct batch *b);
 int batch_cut(struct batch *b, int group, int sample, int n, struct err *e);
 /* Takes a finished sample's reward away, or its failure. */
 void batch_unscore(struct batch *b, int group, int sample);
+/* In which rollout groups are submitted from now on, and the weights that engines have then: what
+ * answers and rewards are recorded under, and as old as a sample may be. Of a group: as it was. */
+void batch_now(struct batch *b, int64_t rollout, int64_t version);
+void batch_when(const struct batch *b, int group, int64_t *rollout, int64_t *version);
+/* 1: neither engines nor the hub have anything of it. */
+int batch_idle(const struct batch *b);
 int batch_done_samples(const struct batch *b); /* answers so far, for progress */
 
 #endif

@@ -132,17 +132,47 @@ int buffer_take(struct buffer *b, int64_t rollout, int64_t want, struct sample *
     return STATUS_OK;
 }
 
+json_t *buffer_group_state(struct sample *const *s, int n)
+{
+    json_t *group = json_array();
+    for (int k = 0; k < n; k++) {
+        json_t *j = sample_to_json(s[k]);
+        json_object_set_new(j, "segments", sample_segments_json(s[k]));
+        json_array_append_new(group, j);
+    }
+    return group;
+}
+
+int buffer_group_restore(const json_t *state, int n, struct sample ***out, struct err *e)
+{
+    struct sample **s;
+    int rc = STATUS_OK;
+
+    if (json_array_size(state) != (size_t)n) {
+        return ERR(e, STATUS_INPUT,
+                   "the checkpoint has a group of %zu samples, --n-samples-per-prompt is %d",
+                   json_array_size(state), n);
+    }
+    s = mem_alloc(sizeof *s * (size_t)n);
+    for (int k = 0; rc == STATUS_OK && k < n; k++) {
+        rc = sample_from_json(json_array_get(state, (size_t)k), &s[k], e);
+    }
+    if (rc != STATUS_OK) {
+        for (int k = 0; k < n; k++) {
+            sample_free(s[k]);
+        }
+        mem_free(s);
+        return rc;
+    }
+    *out = s;
+    return STATUS_OK;
+}
+
 json_t *buffer_state(const struct buffer *b)
 {
     json_t *all = json_array();
     for (int i = 0; i < b->n; i++) {
-        json_t *group = json_array();
-        for (int k = 0; k < b->size; k++) {
-            json_t *s = sample_to_json(b->groups[i][k]);
-            json_object_set_new(s, "segments", sample_segments_json(b->groups[i][k]));
-            json_array_append_new(group, s);
-        }
-        json_array_append_new(all, group);
+        json_array_append_new(all, buffer_group_state(b->groups[i], b->size));
     }
     return all;
 }
@@ -158,19 +188,9 @@ int buffer_restore(struct buffer *b, const json_t *state, struct err *e)
     json_array_foreach(state, i, group)
     {
         struct sample **s;
-        if (json_array_size(group) != (size_t)b->size) {
-            return ERR(e, STATUS_INPUT,
-                       "the checkpoint has a group of %zu unfinished samples, "
-                       "--n-samples-per-prompt is %d",
-                       json_array_size(group), b->size);
-        }
-        s = mem_alloc(sizeof *s * (size_t)b->size);
-        for (int k = 0; k < b->size; k++) {
-            int rc = sample_from_json(json_array_get(group, (size_t)k), &s[k], e);
-            if (rc != STATUS_OK) {
-                buffer_free_group(b, s);
-                return err_prefix(e, "unfinished group %zu of the checkpoint", i);
-            }
+        int rc = buffer_group_restore(group, b->size, &s, e);
+        if (rc != STATUS_OK) {
+            return err_prefix(e, "unfinished group %zu of the checkpoint", i);
         }
         buffer_put(b, s);
     }

@@ -27,6 +27,9 @@ void buffer_put(struct buffer *b, struct sample **s);
 int buffer_take(struct buffer *b, int64_t rollout, int64_t want, struct sample ****groups, int *n,
                 struct err *e);
 
+/* A group of n samples, bit for bit, and back; list and samples are the caller's. */
+json_t *buffer_group_state(struct sample *const *s, int n);
+int buffer_group_restore(const json_t *state, int n, struct sample ***out, struct err *e);
 /* All groups, bit for bit. The caller owns it. */
 json_t *buffer_state(const struct buffer *b);
 /* Puts those of a state into an empty buffer; NULL and null are none. */

@@ -27,6 +27,7 @@
 #include "rl/prompts.h"
 #include "rl/rollmetric.h"
 #include "rl/sample.h"
+#include "rl/stream.h"
 #include "rl/trainjob.h"
 #include "rl/turn.h"
 
@@ -35,6 +36,7 @@
 enum loop_state_id {
     LOOP_START,
     LOOP_SYNC,
+    LOOP_QUIET, /* with a stream: what is in flight is awaited before an evaluation */
     LOOP_EVAL_BEGIN,
     LOOP_EVAL_RUN,
     LOOP_ROLLOUT_BEGIN,
@@ -53,6 +55,10 @@ struct loop {
     struct turn train;     /* trained */
     struct turn eval;      /* the evaluation in work */
     struct buffer *buffer; /* unfinished groups, with --partial-rollout */
+    struct stream *stream; /* samples all the time, with --fully-async */
+    json_t *flight;        /* what it had in flight at the checkpoint, until engines can have it */
+    struct turn_feed feed;
+    int sync_part; /* of a weight sync under running samples: pause, publish, continue */
     struct learn learn;
     struct extend_feed feed;
     struct trainjob *job; /* trains while the next rollout is sampled; NULL: one after the other */
@@ -113,6 +119,8 @@ void loop_close(struct loop *l)
         turn_fini(&l->turn);
         turn_fini(&l->train);
         turn_fini(&l->eval);
+        stream_free(l->stream);
+        json_decref(l->flight);
         buffer_free(l->buffer);
         span_enter(&l->phase, "loop", NULL, -1);
         stephash_fini(&l->learn.hash);
@@ -221,6 +229,11 @@ int loop_open(const struct loop_cfg *cfg, struct loop **out, struct err *e)
         l->buffer = buffer_new((int)cfg->o->n_samples_per_prompt, cfg->buffer_filter);
         rc = buffer_restore(l->buffer, cfg->buffer, e);
     }
+    if (rc == STATUS_OK && cfg->o->fully_async) {
+        l->feed = (struct turn_feed){&l->c, &l->rollout};
+        l->stream = turn_open_stream(&l->feed);
+        l->flight = json_incref((json_t *)(uintptr_t)cfg->stream);
+    }
     if (rc == STATUS_OK && cfg->waiting && !json_is_null(cfg->waiting)) {
         rc = turn_restore(&l->turn, &l->c, cfg->waiting, e);
     }
@@ -243,12 +256,13 @@ static int64_t loop_version(const struct loop *l)
 json_t *loop_state(struct loop *l)
 {
     return json_pack(
-        "{s:I,s:I,s:I,s:I,s:o?,s:I,s:o*,s:o*}", "ref_rollout", (json_int_t)l->ref_rollout,
+        "{s:I,s:I,s:I,s:I,s:o?,s:I,s:o*,s:o*,s:o*}", "ref_rollout", (json_int_t)l->ref_rollout,
         "rollout_id", (json_int_t)l->rollout, "sched_pos", (json_int_t)l->learn.sched_pos,
         "critic_sched_pos", (json_int_t)l->learn.critic_pos, "dataset",
         l->c.data ? prompts_state(l->c.data) : NULL, "weight_version", (json_int_t)loop_version(l),
         "buffer", l->buffer ? buffer_state(l->buffer) : NULL, "waiting",
-        l->turn.whole ? turn_state(&l->turn) : NULL);
+        l->turn.whole ? turn_state(&l->turn) : NULL, "stream",
+        l->stream ? stream_state(l->stream) : NULL);
 }
 
 /* ---- weights ------------------------------------------------------------------------------------
@@ -275,10 +289,33 @@ static int loop_keep(struct loop *l, int due, struct err *e)
     return due && t && l->c.o->keep_old_actor ? t->refresh(t->self, PORT_KEEP, e) : STATUS_OK;
 }
 
+/* Under running samples: they rest while the weights change, and go on under the new ones. */
+static int loop_publish(struct loop *l, int64_t version, struct err *e)
+{
+    const struct rollout_port *p = l->c.rollout;
+    int rc = STATUS_OK;
+
+    if (l->stream && l->sync_part == 0) {
+        rc = p->control(p->self, PORT_PAUSE, e);
+        l->sync_part += rc == STATUS_OK;
+    }
+    if (rc == STATUS_OK && (!l->stream || l->sync_part == 1)) {
+        rc = p->publish(p->self, version, e);
+        l->sync_part += rc == STATUS_OK;
+    }
+    if (rc == STATUS_OK && l->stream) {
+        rc = p->control(p->self, PORT_CONTINUE, e);
+    }
+    if (rc == STATUS_OK) {
+        l->sync_part = 0;
+    }
+    return rc;
+}
+
 static int loop_sync(struct loop *l, struct err *e)
 {
     int64_t version = loop_version(l);
-    int rc = l->c.rollout->publish(l->c.rollout->self, version, e);
+    int rc = loop_publish(l, version, e);
 
     loop_say(l, "sync", 0, 1, NULL);
     if (rc != STATUS_OK) {
@@ -287,17 +324,33 @@ static int loop_sync(struct loop *l, struct err *e)
                    : err_prefix(e, "weight_sync of version %lld", (long long)version);
     }
     l->sync_s = loop_now(l) - l->t_sync;
-    l->synced = version;
     l->since_synced = 0;
+    if (l->stream) {
+        stream_version(l->stream, version);
+    }
+    l->synced = version;
     log_info(TRAIN, "weight_sync: the engines have version %lld, proven, after %.3f s",
              (long long)version, l->sync_s);
     l->state = l->after_sync;
-    rc = loop_keep(l, 1, e);
+    rc = rc == STATUS_OK ? loop_keep(l, 1, e) : rc;
     return rc == STATUS_OK ? STATUS_AGAIN : rc;
 }
 
 /* ---- evaluation --------------------------------------------------------------------------------
  */
+
+static int loop_quiet(struct loop *l, struct err *e)
+{
+    int rc;
+
+    stream_hold(l->stream, 1);
+    if (stream_idle(l->stream)) {
+        l->state = LOOP_EVAL_BEGIN;
+        return STATUS_AGAIN;
+    }
+    rc = stream_tick(l->stream, e);
+    return rc < 0 ? rc : STATUS_AGAIN;
+}
 
 /* Mean reward and shares of one set, from what a function of the user's told of it. */
 static void loop_eval_row(json_t *row, const char *set, const json_t *data)
@@ -449,6 +502,9 @@ static int loop_eval_run(struct loop *l, struct err *e)
     } else {
         turn_fini(&l->eval);
         l->state = l->after_eval;
+        if (l->stream) {
+            stream_hold(l->stream, 0);
+        }
     }
     return STATUS_AGAIN;
 }
@@ -470,11 +526,20 @@ static int loop_eval_due(const struct loop *l, int64_t done)
 
 static int loop_sample_next(struct loop *l, int64_t id, struct err *e)
 {
-    int rc;
+    int rc = STATUS_OK;
 
     l->c.engines_have = l->synced >= 0 ? l->synced : loop_version(l);
-    rc = turn_begin(&l->turn, &l->c, l->buffer, id, e);
 
+    if (l->stream) {
+        if (l->flight) { /* engines have their weights now */
+            rc = stream_restore(l->stream, l->flight, e);
+            json_decref(l->flight);
+            l->flight = NULL;
+        }
+        turn_begin_stream(&l->turn, &l->c, l->stream, id);
+    } else {
+        rc = turn_begin(&l->turn, &l->c, l->buffer, id, e);
+    }
     if (l->sync_s > 0.0) {
         metric_put(l->turn.row, "perf/update_weights_time", l->sync_s);
         l->sync_s = 0.0;
@@ -581,6 +646,8 @@ static int loop_train_begin(struct loop *l, struct err *e)
     }
     if (l->c.ahead && next < l->c.num_rollout) {
         rc = loop_sample_next(l, next, e);
+    } else if (l->stream) {
+        stream_hold(l->stream, 1); /* nobody will take more */
     }
     if (rc == STATUS_OK && l->job) {
         atomic_store(&l->steps, 0);
@@ -601,24 +668,64 @@ static int loop_train_told(struct loop *l, struct err *e)
     return rc;
 }
 
-/* Training and the rollout ahead of it: side by side, or the rollout first, which is the same for
- * the bits of both. */
-static int loop_train_run(struct loop *l, struct err *e)
+/* One more look at the training thread. STATUS_AGAIN: it is not done. */
+static int loop_look(struct loop *l, double wait_s, struct err *e)
 {
-    int sampling = l->turn.c && !l->turn.whole;
-    int rc = sampling ? loop_tick_turn(l, e) : STATUS_OK;
+    int rc = trainjob_wait(l->job, wait_s, e);
+
+    loop_say(l, "train", atomic_load(&l->steps), atomic_load(&l->nsteps), NULL);
+    if (rc != STATUS_AGAIN) {
+        l->job_runs = 0;
+        l->t_trained = loop_now(l);
+        rc = rc == STATUS_OK ? loop_train_told(l, e) : rc;
+    }
+    return rc;
+}
+
+/* With a stream the next rollout need not be there when training is done; that it is done has its
+ * place among the arrivals. */
+static int loop_train_stream(struct loop *l, struct err *e)
+{
+    int rc = l->turn.c && !l->turn.whole ? loop_tick_turn(l, e) : stream_tick(l->stream, e);
 
     if (rc < 0) {
         return rc;
     }
     if (l->job_runs) {
-        int done = trainjob_wait(l->job, sampling ? 0.0 : 0.1, e);
-        loop_say(l, "train", atomic_load(&l->steps), atomic_load(&l->nsteps), NULL);
-        if (done != STATUS_AGAIN) {
-            l->job_runs = 0;
-            l->t_trained = loop_now(l);
-            done = done == STATUS_OK ? loop_train_told(l, e) : done;
-        }
+        rc = loop_look(l, 0.0, e);
+    } else if (!l->job && l->t_trained <= 0.0) {
+        rc = loop_learn(l, e);
+        l->t_trained = loop_now(l);
+    } else {
+        rc = STATUS_OK;
+    }
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    rc = stream_trained(l->stream, l->train.id, e);
+    if (rc == STATUS_OK) {
+        l->state = LOOP_SAVE;
+        rc = STATUS_AGAIN;
+    }
+    return rc;
+}
+
+/* Training and the rollout ahead of it: side by side, or the rollout first, which is the same for
+ * the bits of both. */
+static int loop_train_run(struct loop *l, struct err *e)
+{
+    int sampling = l->turn.c && !l->turn.whole;
+    int rc;
+
+    if (l->stream) {
+        return loop_train_stream(l, e);
+    }
+    rc = sampling ? loop_tick_turn(l, e) : STATUS_OK;
+    if (rc < 0) {
+        return rc;
+    }
+    if (l->job_runs) {
+        int done = loop_look(l, sampling ? 0.0 : 0.1, e);
         if (done < 0) {
             return done;
         }
@@ -791,9 +898,12 @@ static int loop_write(struct loop *l, int due, struct err *e)
 /* What follows a rollout, or the start: an evaluation where one is due, then the next rollout. */
 static void loop_next(struct loop *l, int last, int eval)
 {
-    l->after_eval = last ? LOOP_DONE : l->turn.whole ? LOOP_TRAIN_BEGIN : LOOP_ROLLOUT_BEGIN;
+    l->after_eval = last            ? LOOP_DONE
+                    : l->turn.whole ? LOOP_TRAIN_BEGIN
+                    : l->turn.c     ? LOOP_ROLLOUT_RUN
+                                    : LOOP_ROLLOUT_BEGIN;
     if (eval || !last) {
-        loop_sample(l, eval ? LOOP_EVAL_BEGIN : l->after_eval);
+        loop_sample(l, !eval ? l->after_eval : l->stream ? LOOP_QUIET : LOOP_EVAL_BEGIN);
     } else {
         l->state = LOOP_DONE;
     }
@@ -906,6 +1016,7 @@ int loop_tick(struct loop *l, struct err *e)
     switch (l->state) {
     case LOOP_START: return loop_start(l);
     case LOOP_SYNC: return loop_sync(l, e);
+    case LOOP_QUIET: return loop_quiet(l, e);
     case LOOP_EVAL_BEGIN: return loop_eval_begin(l, e);
     case LOOP_EVAL_RUN: return loop_eval_run(l, e);
     case LOOP_ROLLOUT_BEGIN: return loop_rollout_begin(l, e);

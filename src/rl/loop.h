@@ -52,7 +52,7 @@ struct loop_cfg {
     struct filter *dynamic, *sample_filter, *all_samples, *buffer_filter;
     /* Of the checkpoint, read by open only, or NULL: unfinished groups, a rollout that is sampled
      * and not yet trained. */
-    const json_t *buffer, *waiting;
+    const json_t *buffer, *waiting, *stream; /* the last: what was in flight, --fully-async */
     const struct promptenc *enc;
     struct prompts *data; /* NULL with --load-debug-rollout-data */
     struct loop_eval_set *evals;

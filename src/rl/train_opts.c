@@ -199,6 +199,22 @@ const struct conf_opt train_opts_table[] = {
      "run more or fewer",
      O(rollout_logical_concurrency), "rollout", NULL},
 
+    {"fully-async", CONF_SWITCH, NULL, NULL,
+     "with `miles train-async`: sampling never stops, rollouts take what is finished",
+     O(fully_async), "rollout", NULL},
+    {"max-weight-staleness", CONF_INT, NULL, "[0,1000000000]",
+     "--fully-async: weight versions that a group may be behind the engines; any when unset",
+     O(max_weight_staleness), "rollout", NULL},
+    {"async-max-concurrent-samples", CONF_INT, NULL, COUNT,
+     "--fully-async: samples in flight; --rollout-batch-size groups when unset",
+     O(async_max_concurrent_samples), "rollout", NULL},
+    {"async-data-buffer-capacity-factor", CONF_FLOAT, "2.0", "(0,1000000]",
+     "--fully-async: finished groups that may wait, in rollouts; with more nothing is submitted",
+     O(async_data_buffer_capacity_factor), "rollout", NULL},
+    {"async-unused-samples-handler", CONF_CHOICE, "drop", "drop|retry",
+     "--fully-async: groups that are too old are dropped, or sampled again",
+     O(async_unused_samples_handler), "rollout", NULL},
+
     {"rm-type", CONF_STR, NULL, NULL, "built-in reward", O(rm_type), "reward", NULL},
     {"custom-rm-path", CONF_STR, NULL, NULL, "reward function: pkg.module.fn or FILE.py:fn",
      O(custom_rm_path), "reward", NULL},
@@ -735,7 +751,7 @@ static int derive_sampling(struct train_opts *o, struct err *e)
 static int check_rollout(struct train_opts *o, struct err *e)
 {
     if (o->rollout_submission_granularity < 0) {
-        o->rollout_submission_granularity = TRAIN_BY_GROUP;
+        o->rollout_submission_granularity = o->fully_async ? TRAIN_BY_SAMPLE : TRAIN_BY_GROUP;
     }
     if (o->mask_offpolicy_in_partial_rollout && !o->partial_rollout) {
         return ERR(e, STATUS_INPUT,
@@ -751,11 +767,43 @@ static int check_rollout(struct train_opts *o, struct err *e)
     return 0;
 }
 
+static int check_fully_async(const struct train_opts *o, struct err *e)
+{
+    const char *other = o->partial_rollout                    ? "--partial-rollout"
+                        : o->rollout_all_samples_process_path ? "--rollout-all-samples-process-path"
+                        : o->load_debug_rollout_data          ? "--load-debug-rollout-data"
+                        : o->debug_rollout_only               ? "--debug-rollout-only"
+                                                              : NULL;
+    if (!o->fully_async) {
+        if (is_set(o->max_weight_staleness) || is_set(o->async_max_concurrent_samples)) {
+            return ERR(e, STATUS_INPUT,
+                       "--max-weight-staleness and --async-max-concurrent-samples have no effect "
+                       "without --fully-async");
+        }
+        return 0;
+    }
+    if (!o->train_async) {
+        return ERR(e, STATUS_INPUT, "--fully-async needs `miles train-async`");
+    }
+    if (other) {
+        return ERR(e, STATUS_INPUT, "--fully-async and %s exclude each other", other);
+    }
+    if (is_set(o->async_max_concurrent_samples) &&
+        o->async_max_concurrent_samples < o->n_samples_per_prompt) {
+        return ERR(e, STATUS_INPUT,
+                   "--async-max-concurrent-samples %lld is less than --n-samples-per-prompt %lld",
+                   (long long)o->async_max_concurrent_samples, (long long)o->n_samples_per_prompt);
+    }
+    return 0;
+}
+
 /* What cannot be while a rollout is sampled ahead of the training. */
 static int check_async(const struct train_opts *o, struct err *e)
 {
-    if (!o->train_async) {
-        return 0;
+    int rc = check_fully_async(o, e);
+
+    if (rc || !o->train_async) {
+        return rc;
     }
     if (o->colocate) {
         return ERR(e, STATUS_INPUT,

@@ -74,6 +74,12 @@ struct train_opts {
     int partial_rollout, mask_offpolicy_in_partial_rollout;
     int64_t rollout_logical_concurrency;
 
+    /* sampling that never stops, with `miles train-async` */
+    int fully_async;
+    int64_t max_weight_staleness, async_max_concurrent_samples;
+    double async_data_buffer_capacity_factor;
+    int async_unused_samples_handler; /* enum train_unused */
+
     /* reward */
     char *rm_type, *custom_rm_path, *reward_key, *eval_reward_key, *reward_python;
     char *rm_url, *custom_reward_post_process_path;
@@ -215,6 +221,7 @@ struct train_opts {
     int64_t numeric_leaves; /* R; 0: from the model */
 };
 
+enum train_unused { TRAIN_UNUSED_DROP, TRAIN_UNUSED_RETRY }; /* order of the choices */
 enum train_granularity { TRAIN_BY_GROUP, TRAIN_BY_SAMPLE };
 enum train_opts_backend { TRAIN_OPTS_MEGATRON, TRAIN_OPTS_FSDP };
 enum train_opd { TRAIN_OPD_HTTP, TRAIN_OPD_HERE }; /* order of --opd-type */

@@ -26,6 +26,7 @@
 #include "rl/rollmetric.h"
 #include "rl/rollout.h"
 #include "rl/sftdata.h"
+#include "rl/stream.h"
 
 static double turn_now(const struct turn *t)
 {
@@ -201,6 +202,107 @@ static int turn_dropped(void *arg, const struct sample *first, const char *reaso
                        e);
 }
 
+/* The next prompt of a stream. */
+static int turn_feed_more(void *arg, struct stream *s, struct err *e)
+{
+    const struct turn_feed *f = arg;
+    const struct turn t = {.c = f->c, .id = *f->rollout};
+    struct prompts_group g;
+    struct batch_item it;
+    int rc = prompts_next(f->c->data, 1, &g, e);
+
+    rc = rc == STATUS_OK ? turn_record_prompt(&t, &g, g.group_index, g.index, e) : rc;
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    it = (struct batch_item){g.row, g.group_index, g.index};
+    return stream_add(s, &it, e);
+}
+
+static int turn_feed_dropped(void *arg, const struct sample *first, const char *reason,
+                             struct err *e)
+{
+    const struct turn_feed *f = arg;
+    struct turn t = {.c = f->c, .id = *f->rollout};
+    return turn_dropped(&t, first, reason, e);
+}
+
+static struct journal_key turn_feed_key(const struct turn_feed *f, int64_t number)
+{
+    return (struct journal_key){.rollout = *f->rollout, .sample = number};
+}
+
+static int turn_feed_find(void *arg, int64_t number, int64_t *event, struct err *e)
+{
+    const struct turn_feed *f = arg;
+    const struct journal *j = f->c->journal;
+    struct journal_key key = turn_feed_key(f, number);
+    void *data = NULL;
+    size_t n = 0;
+    int rc;
+
+    if (!j || !j->find) {
+        return STATUS_NOTFOUND;
+    }
+    rc = j->find(j->self, JOURNAL_DECISION, &key, &data, &n, e);
+    if (rc == STATUS_OK && n != sizeof *event) {
+        rc = ERR(e, STATUS_FORMAT, "event %lld has %zu bytes", (long long)number, n);
+    }
+    if (rc == STATUS_OK) {
+        memcpy(event, data, sizeof *event);
+    }
+    mem_free(data);
+    return rc;
+}
+
+/* It is on disk before it is acted on. */
+static int turn_feed_put(void *arg, int64_t number, int64_t event, struct err *e)
+{
+    const struct turn_feed *f = arg;
+    const struct journal *j = f->c->journal;
+    struct journal_key key = turn_feed_key(f, number);
+    int rc;
+
+    if (j && j->closed) {
+        return ERR(e, STATUS_END, "the ledger ends before event %lld of rollout %lld",
+                   (long long)number, (long long)key.rollout);
+    }
+    rc = turn_record(
+        f->c, JOURNAL_DECISION, *f->rollout,
+        json_pack("{s:I,s:I}", "number", (json_int_t)number, "event", (json_int_t)event), e);
+    if (rc == STATUS_OK && j && j->put) {
+        rc = j->put(j->self, JOURNAL_DECISION, &key, &event, sizeof event, e);
+    }
+    return rc == STATUS_OK && j && j->commit ? j->commit(j->self, e) : rc;
+}
+
+struct stream *turn_open_stream(const struct turn_feed *f)
+{
+    const struct train_opts *o = f->c->o;
+    struct turn t = {.c = f->c, .eval = -1};
+    int64_t n = o->n_samples_per_prompt, most = o->async_max_concurrent_samples;
+    struct rollout_cfg r;
+    struct stream_cfg c;
+
+    turn_cfg(&t, &r);
+    memset(&c, 0, sizeof c);
+    c.batch = r.batch;
+    c.flight = most == CONF_UNSET ? o->rollout_batch_size : most / n > 1 ? most / n : 1;
+    c.capacity = (int64_t)(o->async_data_buffer_capacity_factor * (double)o->rollout_batch_size);
+    c.capacity = c.capacity > 1 ? c.capacity : 1;
+    c.by_sample = r.by_sample;
+    c.max_staleness = o->max_weight_staleness == CONF_UNSET ? -1 : o->max_weight_staleness;
+    c.retry = o->async_unused_samples_handler == TRAIN_UNUSED_RETRY;
+    c.filter = f->c->dynamic;
+    c.more = turn_feed_more;
+    c.dropped = turn_feed_dropped;
+    c.find = turn_feed_find;
+    c.put = turn_feed_put;
+    c.rollout = f->rollout;
+    c.arg = (void *)(uintptr_t)f;
+    return stream_new(&c);
+}
+
 /* The whole set, which is asked for once. */
 static int turn_eval_more(void *arg, struct rollout *r, int64_t n, struct err *e)
 {
@@ -305,6 +407,15 @@ int turn_begin(struct turn *t, const struct loop_cfg *c, struct buffer *buffer, 
     return STATUS_OK;
 }
 
+void turn_begin_stream(struct turn *t, const struct loop_cfg *c, struct stream *s, int64_t id)
+{
+    *t = (struct turn){.c = c, .stream = s, .id = id, .eval = -1, .drawn = 1};
+    t->row = json_object();
+    t->began = turn_now(t);
+    metric_put_int(t->row, "rollout/step", id);
+    stream_want(s, c->o->rollout_batch_size);
+}
+
 void turn_begin_eval(struct turn *t, const struct loop_cfg *c, int set, int64_t id)
 {
     struct rollout_cfg cfg;
@@ -384,7 +495,11 @@ static int turn_end_rollout(struct turn *t, struct sample **s, int n, struct err
     if ((t->c->hub || t->c->scored) && t->c->o->log_passrate) {
         rollmetric_passrate(t->row, "passrate/", s, n, (int)t->c->o->n_samples_per_prompt);
     }
-    rollout_report(t->roll, t->row);
+    if (t->roll) {
+        rollout_report(t->roll, t->row);
+    } else {
+        stream_report(t->stream, t->row);
+    }
     if (t->c->rollout->report) {
         t->c->rollout->report(t->c->rollout->self, t->row);
     }
@@ -448,13 +563,16 @@ int turn_tick(struct turn *t, struct err *e)
     if (t->asked) {
         return turn_tick_asked(t, e);
     }
-    rc = rollout_tick(t->roll, e);
+    rc = t->roll ? rollout_tick(t->roll, e) : stream_tick(t->stream, e);
     if (rc != STATUS_OK) {
         return rc == STATUS_AGAIN || t->eval < 0
                    ? rc
                    : err_prefix(e, "evaluation set %s", t->c->evals[t->eval].set->name);
     }
-    s = rollout_samples(t->roll, &n);
+    if (t->stream) {
+        t->given = stream_take(t->stream, &t->ngiven);
+    }
+    s = turn_samples(t, &n);
     if (t->eval >= 0) {
         turn_end_eval(t, s, n);
     } else {
@@ -487,7 +605,9 @@ struct sample **turn_samples(struct turn *t, int *n)
 
 int turn_done_samples(const struct turn *t)
 {
-    return t->roll ? rollout_done_samples(t->roll) : t->ngiven;
+    return t->roll                  ? rollout_done_samples(t->roll)
+           : t->stream && !t->whole ? stream_done_samples(t->stream)
+                                    : t->ngiven;
 }
 
 void turn_fini(struct turn *t)

@@ -8,15 +8,17 @@
 # the engines were fast and slow; so are the figures of each step but those of time. Then the same
 # without --partial-rollout, where what is unfinished is thrown away, and (e) with `miles train-async`:
 # one step ahead in one process, with an engine that samples while the trainer trains, and resumed.
+# (f) With --fully-async, where the order of arrival decides, samples are never older than
+# --max-weight-staleness allows; stopped and resumed too.
 #
-# STEPS: default 4. PARTS: "layout engines resume functions discard ahead", all by default.
+# STEPS: default 4. PARTS: "layout engines resume functions discard ahead endless", all by default.
 # Ends with one line of figures.
 
 # shellcheck source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 STEPS=${STEPS:-4}
-PARTS=" ${PARTS:-layout engines resume functions discard ahead} "
+PARTS=" ${PARTS:-layout engines resume functions discard ahead endless} "
 
 lib_binary
 lib_python
@@ -160,6 +162,42 @@ ahead_runs() {
     COMMAND=train
 }
 
+# stale NAME...: the most that a sample's weights were behind those of its step.
+stale() {
+    python3 - "$@" <<'PY'
+import json, sys
+
+worst = 0
+for path in sys.argv[1:]:
+    for line in open(path + "/metrics.jsonl"):
+        row = json.loads(line)
+        if "rollout/step" in row:
+            worst = max(worst, row["rollout/step"] - row["rollout/weight_version/min"])
+print(worst)
+PY
+}
+
+endless_runs() {
+    local worst
+    COMMAND=train-async
+    train "$WORK/endless" "${ARGS[@]/--over-sampling-batch-size/--async-max-concurrent-samples}" "${FILTER[@]}" \
+        --fully-async --max-weight-staleness 1 --rollout-num-gpus 1 --save "$WORK/endless-ckpt" \
+        --save-interval 1 --debug-exit-after-rollout 2
+    train "$WORK/endless-rest" "${ARGS[@]/--over-sampling-batch-size/--async-max-concurrent-samples}" "${FILTER[@]}" \
+        --fully-async --max-weight-staleness 1 --rollout-num-gpus 1 --load "$WORK/endless-ckpt" \
+        --save "$WORK/endless-ckpt"
+    COMMAND=train
+    grep -q 'Continuous async rollout worker started' "$WORK/endless.log" ||
+        lib_die "endless: no word of the worker"
+    live_equal "rollouts of endless" \
+        "$(cat "$WORK"/endless*/metrics.jsonl | grep -c rollout/fully_async/queue_size)" "$STEPS"
+    # one version behind the engines, which are at most one behind the trainer
+    worst=$(stale "$WORK/endless" "$WORK/endless-rest")
+    [ "$worst" -le 2 ] || lib_die "endless: a sample was $worst versions old"
+    lib_say "endless: samples were at most $worst versions behind"
+    runs=$((runs + 1))
+}
+
 functions_runs() {
     local mine=(--dynamic-sampling-filter-path "$WORK/functions.py:keep" "${PARTIAL[@]}"
         --buffer-filter-path "$WORK/functions.py:newest" --mask-offpolicy-in-partial-rollout
@@ -177,15 +215,15 @@ discard_runs() {
 }
 
 kinds=
-for part in layout engines resume functions discard ahead; do
+for part in layout engines resume functions discard ahead endless; do
     case $PARTS in
     *" $part "*)
         "${part}_runs"
-        case $part in functions) kinds+=" mine" ;; discard | ahead) kinds+=" $part" ;; *) kinds+=" partial" ;; esac
+        case $part in functions) kinds+=" mine" ;; discard | ahead) kinds+=" $part" ;; endless) ;; *) kinds+=" partial" ;; esac
         ;;
     esac
 done
-[ $runs -gt 0 ] || lib_die "PARTS: layout, engines, resume, functions, discard, ahead"
+[ $runs -gt 0 ] || lib_die "PARTS: layout, engines, resume, functions, discard, ahead, endless"
 
 distinct=0
 for kind in $kinds; do
@@ -205,5 +243,6 @@ for name in slots-1 slots-64 engine; do
         lib_metric "$WORK/$name" perf/logical_time_overhead | lib_median)"
 done
 
+[ -n "$kinds" ] || distinct=1 # what was run has no bits to compare
 echo "rollout_runs=$runs rollout_distinct=$distinct"
 [ "$distinct" = 1 ]

@@ -36,6 +36,7 @@ struct run {
     const char *dataset; /* cursor as JSON, or NULL */
     const char *buffer;  /* unfinished groups as JSON, or NULL */
     const char *waiting; /* a rollout that is not yet trained, or NULL */
+    const char *stream;  /* what was in flight, or NULL */
 };
 
 static void on_metric(void *arg, const json_t *row)
@@ -107,6 +108,9 @@ static void run_open(struct run *r, uint64_t order, const char *const *args)
     r->conf = conf_new();
     conf_add(r->conf, train_opts_table, &r->o);
     assert_ok(conf_parse(r->conf, argc, (char *const *)(uintptr_t)argv, &e), &e);
+    for (int i = 0; i < argc; i++) {
+        r->o.train_async |= strcmp(argv[i], "--fully-async") == 0;
+    }
     assert_ok(train_opts_validate(&r->o, &e), &e);
     assert_ok(hub_open(&h, &r->hub, &e), &e);
     p.path = fakeport_path("rows.jsonl");
@@ -147,7 +151,9 @@ static int run_go(struct run *r)
     struct loop *l = NULL;
     json_t *buffer = r->buffer ? json_loads(r->buffer, 0, NULL) : NULL;
     json_t *waiting = r->waiting ? json_loads(r->waiting, 0, NULL) : NULL;
+    json_t *stream = r->stream ? json_loads(r->stream, 0, NULL) : NULL;
     int rc;
+    r->c.stream = stream;
     r->c.buffer = buffer;
     r->c.waiting = waiting;
     r->c.start_rollout = r->start;
@@ -164,6 +170,7 @@ static int run_go(struct run *r)
     rc = loop_open(&r->c, &l, &e);
     json_decref(buffer);
     json_decref(waiting);
+    json_decref(stream);
     rc = rc == STATUS_OK ? STATUS_AGAIN : rc;
     for (int guard = 0; rc == STATUS_AGAIN; guard++) {
         assert_true(guard < 200000 || r->c.overlap);
@@ -827,6 +834,72 @@ static void ahead_errors(void **state)
     }
 }
 
+/* ---- sampling that never stops ---- */
+
+static void endless_open(struct run *r, uint64_t order, int slots, int overlap, const char *unused)
+{
+    run_open(r, order,
+             ARGS("--num-rollout", "8", "--fully-async", "--max-weight-staleness", "1", "--save",
+                  "s", "--save-interval", "1", "--eval-interval", "3", "--eval-prompt-data", "one",
+                  "x", "two", "x", "--async-unused-samples-handler", unused));
+    r->f.slots = slots;
+    r->f.spread = 8;
+    r->f.drift = 1;
+    r->f.exact = 0;
+    r->c.ahead = 1;
+    r->c.overlap = overlap;
+    r->f.rollout.publish = fakeport_publish;
+    r->f.weights = &r->f.published;
+}
+
+/* Every rollout is trained, none is older than was said, every decision is recorded, evaluations
+ * are made between; and a stopped run goes on with what was in flight. */
+static void endless(void **state)
+{
+    (void)state;
+    write_rows("rows.jsonl", 30, "bgm");
+    write_rows("eval.jsonl", 5, "");
+    for (int k = 0; k < 6; k++) {
+        struct run r, b;
+        char *dataset, *stream, *waiting;
+        json_t *s;
+        endless_open(&r, (uint64_t)k + 1, 1 + k * 4, k % 2, k / 2 % 2 ? "retry" : "drop");
+        assert_ok(run_go(&r), &e);
+        assert_int_equal(r.f.steps, 8);
+        assert_string_equal(series(&r, "rollout/step"), "0 1 2 3 4 5 6 7");
+        assert_string_equal(series(&r, "eval/step"), "0 0 3 3 6 6 8 8");
+        assert_true(r.events[JOURNAL_DECISION] > 8 * 4);
+        for (size_t i = 0; i < json_array_size(r.rows); i++) {
+            json_t *row = json_array_get(r.rows, i);
+            int64_t step = json_integer_value(json_object_get(row, "rollout/step"));
+            json_t *oldest = json_object_get(row, "rollout/weight_version/min");
+            if (oldest) { /* one behind the engines, which may be one behind the trainer */
+                assert_true(step - json_integer_value(oldest) <= 2);
+                assert_non_null(json_object_get(row, "rollout/fully_async/queue_size"));
+            }
+        }
+        s = json_loads(r.f.saved_state[3], 0, NULL);
+        stream = json_dumps(json_object_get(s, "stream"), 0);
+        dataset = json_dumps(json_object_get(s, "dataset"), 0);
+        waiting = json_dumps(json_object_get(s, "waiting"), 0);
+        assert_non_null(stream);
+        endless_open(&b, 7, 3, 1, "drop");
+        b.start = 4;
+        b.f.version = json_integer_value(json_object_get(s, "weight_version"));
+        b.dataset = dataset;
+        b.stream = stream;
+        b.waiting = waiting;
+        assert_ok(run_go(&b), &e);
+        assert_string_equal(series(&b, "rollout/step"), "4 5 6 7");
+        free(stream);
+        free(dataset);
+        free(waiting);
+        json_decref(s);
+        run_close(&r);
+        run_close(&b);
+    }
+}
+
 /* An evaluation that was due and not made before the stop is made when the run goes on. */
 static void resume_evaluates(void **state)
 {
@@ -1197,6 +1270,7 @@ int main(void)
         cmocka_unit_test(ahead_is_one_schedule),
         cmocka_unit_test(ahead_resume),
         cmocka_unit_test(ahead_errors),
+        cmocka_unit_test(endless),
         cmocka_unit_test(resume_evaluates),
         cmocka_unit_test(already_done),
         cmocka_unit_test(failures),

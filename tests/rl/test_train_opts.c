@@ -121,7 +121,21 @@ static void rollout_rules(void **state)
     refused(BASE "--colocate", STATUS_INPUT, "train-async and --colocate exclude each other");
     refused(BASE "--advantage-estimator ppo", STATUS_INPUT, "--use-tis or --keep-old-actor");
     assert_ok(run(BASE "--advantage-estimator ppo --use-tis"), &e);
+    assert_ok(run(BASE "--fully-async --max-weight-staleness 2 --async-max-concurrent-samples 16 "
+                       "--async-unused-samples-handler retry"),
+              &e);
+    assert_int_equal(o.rollout_submission_granularity, TRAIN_BY_SAMPLE);
+    assert_int_equal(o.async_unused_samples_handler, TRAIN_UNUSED_RETRY);
+    assert_true(o.async_data_buffer_capacity_factor == 2.0);
+    refused(BASE "--fully-async --colocate", STATUS_INPUT, "--colocate");
+    refused(BASE "--fully-async --partial-rollout", STATUS_INPUT, "exclude each other");
+    refused(BASE "--fully-async --rollout-all-samples-process-path x.py:f", STATUS_INPUT,
+            "exclude each other");
+    refused(BASE "--fully-async --n-samples-per-prompt 4 --async-max-concurrent-samples 3",
+            STATUS_INPUT, "less than --n-samples-per-prompt 4");
+    refused(BASE "--max-weight-staleness 2", STATUS_INPUT, "without --fully-async");
     train_async = 0;
+    refused(BASE "--fully-async", STATUS_INPUT, "needs `miles train-async`");
 }
 
 static void memory_rules(void **state)
