@@ -1140,6 +1140,7 @@ static int train_run(struct train *t, struct err *e)
     c.stream = json_object_get(t->state, "stream");
     c.ahead = t->o.train_async;
     c.overlap = t->remote;
+    c.away = durable_replays(&t->durable) && t->place.backend != PLACE_IN_PROCESS;
     c.enc = &t->enc;
     c.data = t->data;
     c.evals = t->evals;

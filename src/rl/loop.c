@@ -273,7 +273,7 @@ json_t *loop_state(struct loop *l)
 static void loop_sample(struct loop *l, enum loop_state_id next)
 {
     const struct rollout_port *p = l->c.rollout;
-    int due = p && p->publish && l->synced != loop_version(l) &&
+    int due = p && (p->publish || l->c.away) && l->synced != loop_version(l) &&
               (l->synced < 0 || (l->since_synced >= l->c.o->update_weights_interval &&
                                  !l->c.o->debug_skip_weight_update));
 
@@ -300,7 +300,7 @@ static int loop_publish(struct loop *l, int64_t version, struct err *e)
         l->sync_part += rc == STATUS_OK;
     }
     if (rc == STATUS_OK && (!l->stream || l->sync_part == 1)) {
-        rc = p->publish(p->self, version, e);
+        rc = p->publish ? p->publish(p->self, version, e) : STATUS_OK;
         l->sync_part += rc == STATUS_OK;
     }
     if (rc == STATUS_OK && l->stream) {
@@ -601,7 +601,7 @@ static int loop_update_ref(struct loop *l, struct err *e)
 static int loop_learn(void *arg, struct err *e)
 {
     struct loop *l = arg;
-    int rc = loop_keep(l, !l->c.rollout || !l->c.rollout->publish, e);
+    int rc = loop_keep(l, !l->c.rollout || (!l->c.rollout->publish && !l->c.away), e);
 
     if (rc == STATUS_OK) {
         rc = learn_rollout(&l->learn, &l->in, l->train.row, e);

@@ -62,6 +62,7 @@ struct loop_cfg {
     int scored;              /* 1: a replay: rewards come from the journal, there is no hub */
     int64_t engines_have;    /* weight version that is sampled with; the loop sets it */
     int ahead;   /* 1: a rollout is sampled before the one before it is trained (train-async) */
+    int away;    /* 1: in a replay: the engines were elsewhere, and were given weights */
     int overlap; /* 1: at the same time, in two threads; the engines are not in this process */
     int64_t start_rollout, num_rollout;
     int64_t sched_pos, critic_pos; /* rollouts that actor and critic were trained on before */

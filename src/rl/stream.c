@@ -510,6 +510,26 @@ void stream_report(struct stream *s, json_t *row)
 
 /* ---- in a checkpoint ---- */
 
+/* What the next report will tell. */
+static json_t *stream_counts(const struct stream *s)
+{
+    return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "stale", (json_int_t)s->stale, "failed",
+                     (json_int_t)s->failed, "left_out", (json_int_t)s->left_out, "stale_sum",
+                     (json_int_t)s->stale_sum, "stale_max", (json_int_t)s->stale_max, "judged",
+                     (json_int_t)s->judged, "reasons", json_copy(s->reasons));
+}
+
+static void stream_restore_counts(struct stream *s, const json_t *o)
+{
+    s->stale = json_integer_value(json_object_get(o, "stale"));
+    s->failed = json_integer_value(json_object_get(o, "failed"));
+    s->left_out = json_integer_value(json_object_get(o, "left_out"));
+    s->stale_sum = json_integer_value(json_object_get(o, "stale_sum"));
+    s->stale_max = json_integer_value(json_object_get(o, "stale_max"));
+    s->judged = json_integer_value(json_object_get(o, "judged"));
+    json_object_update(s->reasons, json_object_get(o, "reasons"));
+}
+
 static json_t *stream_flight(const struct stream *s)
 {
     json_t *all = json_array();
@@ -541,10 +561,10 @@ json_t *stream_state(const struct stream *s)
     for (int64_t i = 0; i < s->ntaken; i++) {
         json_array_append_new(taken, buffer_group_state(s->taken[i], s->c.batch.n));
     }
-    return json_pack("{s:I,s:I,s:I,s:o,s:o,s:o,s:o}", "number", (json_int_t)s->number, "version",
-                     (json_int_t)s->version, "want", (json_int_t)s->want, "taken", taken, "queue",
-                     buffer_state(s->queue), "again", buffer_state(s->again), "flight",
-                     stream_flight(s));
+    return json_pack("{s:o,s:I,s:I,s:I,s:o,s:o,s:o,s:o}", "counts", stream_counts(s), "number",
+                     (json_int_t)s->number, "version", (json_int_t)s->version, "want",
+                     (json_int_t)s->want, "taken", taken, "queue", buffer_state(s->queue), "again",
+                     buffer_state(s->again), "flight", stream_flight(s));
 }
 
 static int stream_restore_flight(struct stream *s, const json_t *flight, struct err *e)
@@ -593,6 +613,7 @@ int stream_restore(struct stream *s, const json_t *state, struct err *e)
     size_t i;
 
     s->number = json_integer_value(json_object_get(state, "number"));
+    stream_restore_counts(s, json_object_get(state, "counts"));
     stream_want(s, json_integer_value(json_object_get(state, "want")));
     rc = buffer_restore(s->queue, json_object_get(state, "queue"), e);
     rc = rc == STATUS_OK ? buffer_restore(s->again, json_object_get(state, "again"), e) : rc;

@@ -245,11 +245,13 @@ static int turn_feed_find(void *arg, int64_t number, int64_t *event, struct err 
         return STATUS_NOTFOUND;
     }
     rc = j->find(j->self, JOURNAL_DECISION, &key, &data, &n, e);
-    if (rc == STATUS_OK && n != sizeof *event) {
-        rc = ERR(e, STATUS_FORMAT, "event %lld has %zu bytes", (long long)number, n);
-    }
-    if (rc == STATUS_OK) {
-        memcpy(event, data, sizeof *event);
+    if (rc == STATUS_OK) { /* digits, for those who look into the ledger */
+        char *text = mem_strndup(data, n);
+        if (conf_parse_int(text, event) != STATUS_OK || *event < 0) {
+            rc =
+                ERR(e, STATUS_FORMAT, "event %lld is %.40s, not a number", (long long)number, text);
+        }
+        mem_free(text);
     }
     mem_free(data);
     return rc;
@@ -261,7 +263,8 @@ static int turn_feed_put(void *arg, int64_t number, int64_t event, struct err *e
     const struct turn_feed *f = arg;
     const struct journal *j = f->c->journal;
     struct journal_key key = turn_feed_key(f, number);
-    int rc;
+    char text[24];
+    int rc, len = snprintf(text, sizeof text, "%lld", (long long)event);
 
     if (j && j->closed) {
         return ERR(e, STATUS_END, "the ledger ends before event %lld of rollout %lld",
@@ -271,7 +274,7 @@ static int turn_feed_put(void *arg, int64_t number, int64_t event, struct err *e
         f->c, JOURNAL_DECISION, *f->rollout,
         json_pack("{s:I,s:I}", "number", (json_int_t)number, "event", (json_int_t)event), e);
     if (rc == STATUS_OK && j && j->put) {
-        rc = j->put(j->self, JOURNAL_DECISION, &key, &event, sizeof event, e);
+        rc = j->put(j->self, JOURNAL_DECISION, &key, text, (size_t)len, e);
     }
     return rc == STATUS_OK && j && j->commit ? j->commit(j->self, e) : rc;
 }

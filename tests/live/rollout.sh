@@ -9,7 +9,7 @@
 # without --partial-rollout, where what is unfinished is thrown away, and (e) with `miles train-async`:
 # one step ahead in one process, with an engine that samples while the trainer trains, and resumed.
 # (f) With --fully-async, where the order of arrival decides, samples are never older than
-# --max-weight-staleness allows; stopped and resumed too.
+# --max-weight-staleness allows; killed by SIGKILL and started again, the run equals the replay of its ledger.
 #
 # STEPS: default 4. PARTS: "layout engines resume functions discard ahead endless", all by default.
 # Ends with one line of figures.
@@ -178,23 +178,34 @@ PY
 }
 
 endless_runs() {
-    local worst
-    COMMAND=train-async
-    train "$WORK/endless" "${ARGS[@]/--over-sampling-batch-size/--async-max-concurrent-samples}" "${FILTER[@]}" \
-        --fully-async --max-weight-staleness 1 --rollout-num-gpus 1 --save "$WORK/endless-ckpt" \
-        --save-interval 1 --debug-exit-after-rollout 2
-    train "$WORK/endless-rest" "${ARGS[@]/--over-sampling-batch-size/--async-max-concurrent-samples}" "${FILTER[@]}" \
-        --fully-async --max-weight-staleness 1 --rollout-num-gpus 1 --load "$WORK/endless-ckpt" \
-        --save "$WORK/endless-ckpt"
-    COMMAND=train
+    local worst rollouts=$((2 * STEPS)) pid
+    local args=(--run-dir "$WORK/endless" "${ARGS[@]/--over-sampling-batch-size/--async-max-concurrent-samples}"
+        "${FILTER[@]}" --num-rollout "$rollouts" --fully-async --max-weight-staleness 1 --rollout-num-gpus 1
+        --load "$WORK/endless-ckpt" --save "$WORK/endless-ckpt" --save-interval 1)
+    "$MILES" train-async "${args[@]}" >"$WORK/endless.log" 2>&1 &
+    pid=$!
+    lib_ends $pid
+    for _ in $(seq 1200); do # until some steps are made, then in the midst of one
+        [ "$(grep -c '^step ' "$WORK/endless.log")" -lt 2 ] && kill -0 $pid 2>/dev/null || break
+        sleep 0.05
+    done
+    kill -KILL $pid 2>/dev/null || true
+    wait $pid 2>/dev/null || true
+    "$MILES" train-async "${args[@]}" >>"$WORK/endless.log" 2>&1 || {
+        tail -n 30 "$WORK/endless.log" >&2
+        lib_die "endless: the killed run does not go on"
+    }
+    "$MILES" replay "$WORK/endless" >"$WORK/endless-replay.log" 2>&1 || {
+        tail -n 30 "$WORK/endless-replay.log" >&2
+        lib_die "endless: it is not what its ledger says"
+    }
+    grep -q "^replay=equal rollouts=$rollouts " "$WORK/endless-replay.log" || lib_die "endless: not all was replayed"
     grep -q 'Continuous async rollout worker started' "$WORK/endless.log" ||
         lib_die "endless: no word of the worker"
-    live_equal "rollouts of endless" \
-        "$(cat "$WORK"/endless*/metrics.jsonl | grep -c rollout/fully_async/queue_size)" "$STEPS"
     # one version behind the engines, which are at most one behind the trainer
-    worst=$(stale "$WORK/endless" "$WORK/endless-rest")
+    worst=$(stale "$WORK/endless")
     [ "$worst" -le 2 ] || lib_die "endless: a sample was $worst versions old"
-    lib_say "endless: samples were at most $worst versions behind"
+    lib_say "endless: killed, went on, equal to its replay; samples were at most $worst versions behind"
     runs=$((runs + 1))
 }
 
