@@ -57,7 +57,7 @@ struct loop {
     struct buffer *buffer; /* unfinished groups, with --partial-rollout */
     struct stream *stream; /* samples all the time, with --fully-async */
     json_t *flight;        /* what it had in flight at the checkpoint, until engines can have it */
-    struct turn_feed feed;
+    struct turn_feed source;
     int sync_part; /* of a weight sync under running samples: pause, publish, continue */
     struct learn learn;
     struct extend_feed feed;
@@ -230,8 +230,8 @@ int loop_open(const struct loop_cfg *cfg, struct loop **out, struct err *e)
         rc = buffer_restore(l->buffer, cfg->buffer, e);
     }
     if (rc == STATUS_OK && cfg->o->fully_async) {
-        l->feed = (struct turn_feed){&l->c, &l->rollout};
-        l->stream = turn_open_stream(&l->feed);
+        l->source = (struct turn_feed){&l->c, &l->rollout};
+        l->stream = turn_open_stream(&l->source);
         l->flight = json_incref((json_t *)(uintptr_t)cfg->stream);
     }
     if (rc == STATUS_OK && cfg->waiting && !json_is_null(cfg->waiting)) {
