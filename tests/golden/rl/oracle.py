@@ -69,6 +69,13 @@ def clamp(x, lo, hi):
     return torch.where(x < lo, torch.full_like(x, lo), torch.where(x > hi, torch.full_like(x, hi), x))
 
 
+def over_exp(x):
+    """exp as float32 has it, which libraries give up at somewhere between 88 and 88.73."""
+    if any(87.9 < v < 88.8 for v in x.detach().reshape(-1).tolist()):
+        raise Ambiguous
+    return over(torch.exp(x))
+
+
 def over(x):
     """What float32 cannot hold is infinite."""
     return torch.where(x.abs() > F32_MAX, torch.sign(x) * INF, x)
@@ -94,10 +101,10 @@ def kl_value(kind, d, w):
 def kl_safe(kind, new, base, active, old=None):
     """kl_value where active and finite in float32, else 0 without a gradient."""
     with torch.no_grad():
-        w = None if old is None else over(torch.exp(new - old))
+        w = None if old is None else over_exp(new - old)
         d = new - base
         if kind == "k3":
-            good = torch.isfinite(over(torch.exp(-d)))
+            good = torch.isfinite(over_exp(-d))
             raw = torch.where(good, kl_value(kind, d, w), torch.full_like(d, INF))
         else:
             raw = kl_value(kind, d, w)
@@ -404,7 +411,7 @@ def policy(opt, samples, rollouts, tokens):
         wt = torch.ones_like(th)
         x = s["train_"] - s["roll"] if s["roll"] is not None else None
         if o["tis"] in ("truncate", "icepop"):
-            q = over(torch.exp(x))
+            q = over_exp(x)
             apart(q[m], o["tis_clip"])
             apart(q[m], o["tis_clip_low"])
             if o["tis"] == "truncate":
@@ -610,6 +617,8 @@ def reward_of(d, rows, kind):
             v = f32(0.1)
         elif kind == "signed":
             v = float(d.pick(-1, 1))
+        elif kind == "tiny":  # a spread that 1e-6 beside it shows
+            v = d.pick(0.0, 2.0 ** -10, 2.0 ** -9)
         else:
             v = d.gauss(2.0)
         s["raw"] = by.setdefault(s["rollout"], v)
@@ -678,7 +687,7 @@ def policy_case(d, opt, rows, advs, wild=0.0):
         n = s["n"]
         logp = d.logps(n)
         old = d.near(logp, spread)
-        ref = d.near(logp, d.pick(0.0, 0.1, 1.0, 4.0)) if opt["use_kl_loss"] else None
+        ref = d.near(logp, d.pick(0.0, 0.1, 1.0, 4.0, 40.0)) if opt["use_kl_loss"] else None
         has_roll = opt["tis"] != "off" or d.yes(0.5)
         roll = d.near(old, gap) if has_roll else None
         train = d.near(old, gap) if second and has_roll else None
@@ -743,7 +752,7 @@ KL_CHOICES = [None] + [(k, u) for k in KLS for u in (0, 1)]
 def chain(d, est, combo):
     """Rewards to advantages to loss, as a rollout goes."""
     rows, prompts, per = draw_batch(d)
-    reward_of(d, rows, d.pick("binary", "gauss", "gauss", "same", "signed"))
+    reward_of(d, rows, d.pick("binary", "gauss", "gauss", "same", "signed", "tiny"))
     n = len(rows)
     ro = {"estimator": est, "normalize": int(d.yes(0.85)), "std": int(d.yes(0.7)),
           "n_samples": per, "batch": prompts}
