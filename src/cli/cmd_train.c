@@ -432,7 +432,7 @@ static int train_named(const char *flag, const char *path)
 static int train_own_data(const struct train *t)
 {
     const struct train_opts *o = &t->o;
-    return train_named("data-source-path", o->data_source_path) ||
+    return !o->rollout_global_dataset || train_named("data-source-path", o->data_source_path) ||
            (train_named("rollout-function-path", o->rollout_function_path) && !o->prompt_data);
 }
 

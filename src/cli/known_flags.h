@@ -181,7 +181,6 @@ static const struct conf_known known_flags[] = {
     {"session-sample-postprocessor-path", CONF_STR, NULL, CONF_LATER,
      "sessions for agents are planned", NULL},
     /* Data and batching */
-    {"disable-rollout-global-dataset", CONF_SWITCH, NULL, CONF_LATER, PLUGINS, NULL},
     {"multimodal-keys", CONF_JSON, NULL, CONF_LATER, "models that see are planned", NULL},
     /* Evaluation */
     {"eval-min-new-tokens", CONF_INT, NULL, CONF_NOTED, DEAD, NULL},

@@ -89,6 +89,9 @@ const struct conf_opt train_opts_table[] = {
      "JSON lines, a JSON array (also .gz, .zst) or Parquet; a slice as FILE@[a:b]; several with "
      "commas",
      O(prompt_data), "data", NULL},
+    {"disable-rollout-global-dataset", CONF_OFF, NULL, NULL,
+     "no prompts are read: --data-source-path or --rollout-function-path has its own",
+     O(rollout_global_dataset), "data", "rollout_global_dataset"},
     {"skip-bad-lines", CONF_SWITCH, NULL, NULL,
      "rows that cannot be read are counted and left out instead of stopping the run",
      O(skip_bad_lines), "data", NULL},
@@ -1077,7 +1080,20 @@ static int check_sources(const struct train_opts *o, struct err *e)
     if (o->debug_train_only && !o->load_debug_rollout_data && o->loss_type != LOSS_SFT) {
         return ERR(e, STATUS_INPUT, "--debug-train-only needs --load-debug-rollout-data");
     }
-    if (!o->prompt_data && !o->load_debug_rollout_data) {
+    if (!o->rollout_global_dataset) {
+        if (!o->data_source_path && !o->rollout_function_path) {
+            return ERR(e, STATUS_INPUT,
+                       "--disable-rollout-global-dataset needs --data-source-path or "
+                       "--rollout-function-path");
+        }
+        if (!is_set(o->num_rollout)) {
+            return ERR(e, STATUS_INPUT, "--disable-rollout-global-dataset needs --num-rollout");
+        }
+        if (o->prompt_data) {
+            log_info(opts, "--prompt-data %s: not read with --disable-rollout-global-dataset",
+                     o->prompt_data);
+        }
+    } else if (!o->prompt_data && !o->load_debug_rollout_data && !o->data_source_path) {
         return ERR(e, STATUS_INPUT, "--prompt-data is needed");
     }
     if (!is_set(o->num_rollout) && !is_set(o->num_epoch)) {

@@ -208,6 +208,7 @@ struct train_opts {
     int debug_skip_weight_update, debug_disable_optimizer;
     char *save_trigger_sentinel, *log_reward_category;
     int finetune, no_load_optim;
+    int rollout_global_dataset; /* 0: prompts are the user's functions' own */
     int64_t ckpt_step;
     int dry_run;
 

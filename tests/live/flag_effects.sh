@@ -127,6 +127,13 @@ rows = [r for r in rows if "rollout/raw_reward" in r]
 shares = [r.get("rollout/error_cat/high", 0) + r.get("rollout/error_cat/low", 0) for r in rows]
 print(len(rows), all(abs(s - 1) < 1e-9 for s in shares))' "$WORK/named/metrics.jsonl")" = "3 True" ]
 
+# ---- prompts of the user's own: no file is read
+
+ok source --disable-rollout-global-dataset --prompt-data /nonexistent --rollout-max-prompt-len 64 \
+    --data-source-path "$ROOT/examples/python/rollouts.py:Sums"
+holds "--disable-rollout-global-dataset" [ "$(lib_metric "$WORK/source" rollout/step | wc -l)" = 3 ]
+holds "--disable-rollout-global-dataset tells of a file" logged source "prompt-data /nonexistent: not read"
+
 # ---- stop strings: what is sampled is the beginning of what is sampled without
 
 DUMP=(--save-debug-rollout-data "$WORK/{rollout_id}-NAME.jsonl" --num-rollout 1 --rollout-max-response-len 24)

@@ -190,6 +190,24 @@ static void source_rules(void **state)
     assert_int_equal(train_opts_num_rollout(&o, 2, &n, &e), STATUS_INPUT);
 }
 
+static void own_prompts(void **state)
+{
+#define OWN                                                                                        \
+    "--hf-checkpoint m --num-rollout 1 --rollout-batch-size 8 --rollout-max-response-len 4 "       \
+    "--rm-type math "
+    (void)state;
+    refused(OWN, STATUS_INPUT, "--prompt-data is needed");
+    assert_ok(run(OWN "--data-source-path a.b"), &e);
+    assert_int_equal(o.rollout_global_dataset, 1);
+    refused(OWN "--disable-rollout-global-dataset", STATUS_INPUT, "needs --data-source-path");
+    assert_ok(run(OWN "--disable-rollout-global-dataset --data-source-path a.b"), &e);
+    assert_int_equal(o.rollout_global_dataset, 0);
+    refused("--hf-checkpoint m --num-epoch 1 --rollout-batch-size 8 --rollout-max-response-len 4 "
+            "--rm-type math --disable-rollout-global-dataset --data-source-path a.b",
+            STATUS_INPUT, "needs --num-rollout");
+#undef OWN
+}
+
 static void algorithm_rules(void **state)
 {
     (void)state;
@@ -521,7 +539,7 @@ int main(void)
         cmocka_unit_test(distillation_rules), cmocka_unit_test(copies_and_batches),
         cmocka_unit_test(eval_rules),         cmocka_unit_test(module_views),
         cmocka_unit_test(corrections),        cmocka_unit_test(tables_agree),
-        cmocka_unit_test(rollout_rules),
+        cmocka_unit_test(own_prompts),        cmocka_unit_test(rollout_rules),
     };
     unsetenv("MILES_ISA"); /* the scalar run of CI sets it */
     return cmocka_run_group_tests(tests, NULL, cleanup);
