@@ -149,8 +149,10 @@ static const struct conf_known known_flags[] = {
     /* Rollout */
     {"custom-async-data-buffer-path", CONF_STR, NULL, CONF_LATER, PLUGINS, NULL},
     {"update-weight-buffer-size", CONF_INT, "536870912", CONF_NOTED, WSYNC, NULL},
-    {"pause-generation-mode", CONF_STR, "retract", CONF_LATER,
-     "nothing is running when weights change", NULL},
+    {"pause-generation-mode", CONF_STR, "retract", CONF_NEVER,
+     "a sample that runs when weights change computes its beginning again: rows of two versions "
+     "are never mixed, and nothing is thrown away",
+     NULL},
     {"update-weight-transfer-mode", CONF_CHOICE, "broadcast", CONF_NOTED, WSYNC,
      "broadcast|p2p|disk-delta"},
     {"update-weight-local-checkpoint-dir", CONF_STR, NULL, CONF_NOTED, WSYNC, NULL},

@@ -774,6 +774,7 @@ static int check_fully_async(const struct train_opts *o, struct err *e)
 {
     const char *other = o->partial_rollout                    ? "--partial-rollout"
                         : o->rollout_all_samples_process_path ? "--rollout-all-samples-process-path"
+                        : o->rollout_function_path            ? "--rollout-function-path"
                         : o->load_debug_rollout_data          ? "--load-debug-rollout-data"
                         : o->debug_rollout_only               ? "--debug-rollout-only"
                                                               : NULL;
