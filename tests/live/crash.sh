@@ -12,7 +12,9 @@
 #
 # KILLS: kills in all, default 20. FAULTS: runs with failing calls, default 6. STEPS: rollouts of a run,
 # default 4. SEED: of what is drawn; printed. MODEL=smollm2: the real model, with shorter runs.
-# COMMAND=train-async: the other command. MORE: further flags, such as "--rollout-backend miles". Ends with
+# COMMAND=train-async: the other command. MORE: further flags, such as "--rollout-backend miles". With
+# --fully-async among them, which takes FAULTS=0, runs are held against the replay of their own ledgers.
+# PLAIN=1: without dynamic sampling and partial rollouts. Ends with
 #     kills=N terms=T faults=F full_disks=D ... diverged=0 lost_samples=0 recorded_answers_asked_again=0 ...
 
 # shellcheck source=lib.sh
@@ -29,8 +31,9 @@ ARGS=(
     --custom-rm-path "$WORK/reward.py:reward" --reward-key score --use-dynamic-batch-size
     --max-tokens-per-gpu 2048 --lr 1e-4 --lr-decay-style constant --save-interval 1
     --prompt-data "$WORK/prompts.jsonl" --rollout-batch-size 4 --n-samples-per-prompt 4
-    --over-sampling-batch-size 6 --dynamic-sampling-filter-path check_reward_nonzero_std --partial-rollout
+    --dynamic-sampling-filter-path check_reward_nonzero_std
 )
+[ "${PLAIN:-0}" = 1 ] || ARGS+=(--over-sampling-batch-size 6 --partial-rollout)
 case ${MODEL:-tiny} in
 tiny)
     MODEL=$WORK/model
