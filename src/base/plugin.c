@@ -28,10 +28,10 @@ static const struct plugin_name tis_names[] = {
     {"mis", ".train_infer_mismatch_helper.mis.compute_mis_weights_with_cp"},
     {"mis", ".train_infer_mismatch_helper.mis.compute_mis_weights_fsdp"},
     {NULL, NULL}};
-static const struct plugin_name rollout_names[] = {
-    {"sft", ".sft_rollout.generate_rollout"}, {"rollout", ".sglang_rollout.generate_rollout"},
-    {"rollout", ".InferenceRolloutFn"},       {"fully_async", ".generate_rollout_fully_async"},
-    {"fully_async", ".FullyAsyncRolloutFn"},  {NULL, NULL}};
+static const struct plugin_name rollout_names[] = {{"sft", ".sft_rollout.generate_rollout"},
+                                                   {"rollout", ".sglang_rollout.generate_rollout"},
+                                                   {"rollout", ".InferenceRolloutFn"},
+                                                   {NULL, NULL}};
 static const struct plugin_name source_names[] = {
     {"dataset", ".RolloutDataSourceWithBuffer"}, {"dataset", ".RolloutDataSource"}, {NULL, NULL}};
 static const struct plugin_name generate_names[] = {{"single_turn", ".single_turn.generate"},

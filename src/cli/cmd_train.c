@@ -1124,6 +1124,9 @@ static int train_run(struct train *t, struct err *e)
     if (rc != STATUS_OK) {
         return rc;
     }
+    if (t->generate) { /* the ledger holds answers of engines, not samples that functions make */
+        c.rollout = port_hook_port(t->generate);
+    }
     c.journal = durable_journal(&t->durable);
     c.scored = t->scored;
     c.train = t->ports.trainer ? &t->ports.train : NULL;

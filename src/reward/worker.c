@@ -198,7 +198,8 @@ static void slot_lost(struct worker_pool *w, struct slot *s, const char *why)
             finish(w, c, NULL, why);
         }
     }
-    log_warn(REWARD, "WorkerCrashed: a worker was lost%s: %s",
+    log_warn(REWARD, "WorkerCrashed: a %s was lost%s: %s",
+             w->late == LATE ? "reward worker" : "worker of a function",
              several     ? " with several calls, which are tried again one by one"
              : s->ncalls ? " in a call"
                          : " while idle",

@@ -302,7 +302,9 @@ static int convert_one(const struct sample *from, int i, const json_t *const l[C
         size_t bytes = sizeof *from->segments * (size_t)from->nsegments;
         mem_free((*out)->segments);
         (*out)->segments = mem_alloc(bytes ? bytes : 1);
-        memcpy((*out)->segments, from->segments, bytes);
+        if (bytes) {
+            memcpy((*out)->segments, from->segments, bytes);
+        }
         (*out)->nsegments = from->nsegments;
     }
     return rc;

@@ -173,11 +173,21 @@ lib_end $SERVICE
 
 lib_say "rollouts"
 OWN=(--rollout-backend miles --rollout-num-gpus 1 --rollout-max-prompt-len 64)
-run generate "${REWARD[@]}" "${OWN[@]}" \
+run generate "${REWARD[@]}" "${OWN[@]}" --save-debug-rollout-data "$WORK/generate-{rollout_id}.jsonl" \
     --custom-generate-function-path "$EX/rollouts.py:generate"
 run generate-again "${REWARD[@]}" "${OWN[@]}" \
     --custom-generate-function-path "$EX/rollouts.py:generate"
 live_equal "a generate function twice" "$(sha generate)" "$(sha generate-again)"
+python3 - "$WORK/generate-0.jsonl" <<'PY' || lib_die "the samples are not what the generate function made"
+import json, sys
+
+samples = [json.loads(line) for line in open(sys.argv[1])][1:]
+assert len(samples) == 16, len(samples)
+for s in samples:
+    mask, prompt = s["loss_mask"], s["tokens"][: len(s["tokens"]) - s["response_length"]]
+    assert len(mask) == s["response_length"] and mask.count(0) == 1, mask
+    assert s["tokens"][len(prompt) + mask.index(0)] == s["tokens"][0]
+PY
 run source "${REWARD[@]}" --rollout-max-prompt-len 64 --data-source-path "$EX/rollouts.py:Sums"
 run rollout "${OWN[@]}" --rollout-function-path "$EX/rollouts.py:Rollout" --rm-type f1 \
     --eval-function-path "$EX/rollouts.py:Evaluate" --eval-interval 1

@@ -79,7 +79,9 @@ static void fixture_open(struct fixture *f, int argc, char **argv)
 
     memset(f, 0, sizeof *f);
     memcpy(all, base, sizeof base);
-    memcpy(all + n, argv, sizeof *argv * (size_t)argc);
+    for (int i = 0; i < argc; i++) {
+        all[n + i] = argv[i];
+    }
     f->conf = conf_new();
     conf_add(f->conf, train_opts_table, &f->o);
     if (conf_parse(f->conf, n + argc, all, &e) != 0 || train_opts_validate(&f->o, &e) != 0 ||
