@@ -1,6 +1,5 @@
 /* `miles train` and `miles train-async`: opens everything a run needs, in order, and turns the
  * loop. */
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +8,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/plugin.h"
-#include "base/sha256.h"
 #include "base/status.h"
 #include "base/thread.h"
 #include "base/world.h"
@@ -18,6 +16,7 @@
 #include "cli/known_inproc.h"
 #include "cli/known_sglang.h"
 #include "cli/progress.h"
+#include "cli/train_int.h"
 #include "miles_plugin.h"
 #include "model/weights.h"
 #include "model/wfile.h"
@@ -32,7 +31,6 @@
 #include "rl/port_native.h"
 #include "rl/promptenc.h"
 #include "rl/prompts.h"
-#include "rl/sftdata.h"
 #include "rl/teacher.h"
 #include "run/cmdline.h"
 #include "run/durable.h"
@@ -45,71 +43,6 @@
 #include "train/ckpt.h"
 #include "train/optim.h"
 
-#define TRAIN_GUESS_PROMPT 1024 /* tokens, where nothing says how long prompts are */
-
-/* Prompts that were read, and what samples of them come to when every response has its full
- * length: what memory is planned with. */
-struct train_prompts {
-    int longest, shortest; /* tokens */
-    int response, group;   /* most new tokens, samples of a prompt */
-    int64_t n, tokens;     /* prompts, tokens of one sample of each */
-    double pages, running; /* KV pages of one sample of each: alone, and among its group's */
-};
-
-struct train {
-    struct conf *conf;
-    struct train_opts o;
-    struct place_opts place;
-    struct modelargs shape_flags;
-    struct metriccheck_opts asserted;
-    struct metriccheck *checks;
-    struct watch_opts watching;
-    struct watch *watch;
-    struct wfile *file, *ref_file;
-    struct device *dev;
-    struct weights *shape; /* of w: what memory is planned with */
-    struct weights *w, *ref;
-    struct wfile *teacher_file;
-    struct weights *teacher; /* of --use-opd, in this process */
-    struct teacher *far;     /* and behind HTTP */
-    struct weights *critic;  /* of ppo, with ports of its own */
-    struct port_native critic_ports;
-    int critic_open;
-    struct promptenc enc;
-    struct prompts *data;
-    struct evalset *sets;        /* as they are given */
-    struct loop_eval_set *evals; /* those that are opened: all, or none */
-    int nsets, nevals;
-    int eval_typed; /* the set being read names its reward */
-    struct hub *hub, *eval_hub;
-    atomic_int own_types;       /* prompts name their reward */
-    _Atomic int64_t untyped;    /* line of the first that does not, without --rm-type */
-    struct port_hook *generate; /* --custom-generate-function-path */
-    struct extend *extend;      /* the user's functions */
-    struct filter *dynamic, *sample_filter, *all_samples, *buffer_filter;
-    struct port_native ports;
-    int ports_open;
-    struct runfolder *run;
-    char *run_dir;
-    struct durable durable;
-    int scored; /* a replay: rewards come from the ledger */
-    int argc;
-    char **argv;
-    json_t *manifest;
-    struct engines *engines; /* in processes of their own, or NULL */
-    struct engine_opts engine;
-    struct trainer_opts trainer;
-    int rollout;                      /* samples are drawn */
-    int remote;                       /* and not in this process */
-    int64_t planned;                  /* bytes */
-    struct train_prompts train, eval; /* eval: all sets */
-    struct train_prompts *reading;    /* of the set being read */
-    int positions;                    /* longest context of the run */
-    int64_t start, num_rollout, sched_pos, critic_pos;
-    int64_t ref_rollout; /* that the reference is of; -1: as it was given */
-    json_t *state;       /* of the checkpoint */
-};
-
 static const char *isa_names[] = {"auto", "scalar", "avx2", "avx512", "amx"};
 
 /* Folder that the first weights come from when there is no checkpoint: --ref-load, then
@@ -117,11 +50,6 @@ static const char *isa_names[] = {"auto", "scalar", "avx2", "avx512", "amx"};
 static const char *train_source(const struct train_opts *o)
 {
     return o->ref_load ? o->ref_load : o->hf_checkpoint;
-}
-
-static int train_use(const struct train_opts *o)
-{
-    return WEIGHTS_TRAIN | (o->no_weight_transposes ? WEIGHTS_NO_TRANSPOSES : 0);
 }
 
 /* A dry run looks at shapes only. */
@@ -219,16 +147,6 @@ static int train_open_device(struct train *t, struct err *e)
                : rc;
 }
 
-static int train_has_ref(const struct train_opts *o)
-{
-    return train_opts_needs_ref(o) && !o->debug_rollout_only;
-}
-
-static int train_has_critic(const struct train_opts *o)
-{
-    return o->advantage_estimator == ADV_PPO && !o->debug_rollout_only;
-}
-
 static int train_open_model(struct train *t, struct err *e)
 {
     int use = train_use(&t->o) | (t->remote ? engines_use(&t->place, &t->o) : 0);
@@ -244,272 +162,6 @@ static int train_open_model(struct train *t, struct err *e)
                                  (uint64_t)t->o.seed, &t->critic, e);
     }
     return rc;
-}
-
-/* Most tokens of a prompt and its response. */
-static int64_t train_context(const struct train *t, int64_t tokens)
-{
-    int64_t most = t->o.sglang_context_length;
-    return most != CONF_UNSET && tokens > most ? most : tokens;
-}
-
-static void train_count(const struct train *t, struct train_prompts *p, int tokens)
-{
-    int len = (int)train_context(t, (int64_t)tokens + p->response);
-    len = len > tokens ? len : tokens;
-    p->longest = tokens > p->longest ? tokens : p->longest;
-    p->shortest = !p->n || tokens < p->shortest ? tokens : p->shortest;
-    p->n++;
-    p->tokens += len;
-    p->pages += (len + PLAN_KV_BLOCK - 1) / PLAN_KV_BLOCK;
-    p->running += engine_pages(tokens, len - tokens, p->group);
-}
-
-/* Is the reward that this prompt names one that we know? Told here, before the first sample is
- * drawn; called from several threads. */
-static int train_reward_type(struct train *t, const struct prompts_row *row, struct err *e)
-{
-    const char *type = json_string_value(json_object_get(row->metadata, "rm_type"));
-    int64_t first = atomic_load(&t->untyped);
-    int rc = STATUS_OK;
-
-    if (t->o.custom_rm_path || t->o.load_debug_rollout_data) {
-        return rc;
-    }
-    if (type && *type) {
-        atomic_store(&t->own_types, 1);
-        rc = hub_type_check(type, e);
-    } else if (!t->o.rm_type && !t->eval_typed) {
-        while ((!first || row->line < first) &&
-               !atomic_compare_exchange_weak(&t->untyped, &first, row->line)) {
-        }
-    }
-    return rc == STATUS_OK ? rc : err_prefix(e, "line %lld", (long long)row->line);
-}
-
-/* 1: the set being read is one of conversations to train on as they are. */
-static int train_is_sft(const struct train *t)
-{
-    return t->o.loss_type == LOSS_SFT && t->reading == &t->train;
-}
-
-/* Tokens of a row's prompt, or of its conversation; called from several threads. */
-static int train_tokens(void *arg, const struct prompts_row *row, struct err *e)
-{
-    struct train *t = arg;
-    int32_t *ids;
-    int n, rc;
-    if (train_is_sft(t)) {
-        struct sftdata d = {&t->enc, t->o.loss_mask_type, 0};
-        rc = sftdata_tokens(&d, row, &n, e);
-        return rc == STATUS_OK ? n : rc;
-    }
-    rc = promptenc_encode(&t->enc, row->prompt, row->tools, &ids, &n, e);
-    if (rc != STATUS_OK) {
-        return rc;
-    }
-    mem_free(ids);
-    rc = train_reward_type(t, row, e);
-    return rc == STATUS_OK ? n : rc;
-}
-
-static void train_seen(void *arg, int tokens)
-{
-    struct train *t = arg;
-    train_count(t, t->reading, tokens);
-}
-
-static void train_hash_text(struct sha256 *s, const char *text)
-{
-    sha256_update(s, text ? text : "", text ? strlen(text) : 0);
-    sha256_update(s, text ? "t" : "n", 1);
-}
-
-/* What the tokens of a prompt depend on besides the prompt. */
-static void train_lengths_key(const struct train *t, char hex[65])
-{
-    const struct train_opts *o = &t->o;
-    char *kwargs = json_dumps(o->apply_chat_template_kwargs, JSON_SORT_KEYS | JSON_ENCODE_ANY);
-    char *tmpl = NULL;
-    uint8_t hash[32];
-    struct sha256 s;
-    size_t n;
-
-    if (o->chat_template_path) {
-        fsio_read(o->chat_template_path, 4 << 20, &tmpl, &n, NULL);
-    }
-    sha256_init(&s);
-    train_hash_text(&s, MILES_VERSION);
-    train_hash_text(&s, wfile_tokenizer_json(t->file));
-    train_hash_text(&s, wfile_tokenizer_config_json(t->file));
-    train_hash_text(&s, wfile_chat_template(t->file));
-    train_hash_text(&s, tmpl);
-    train_hash_text(&s, kwargs);
-    train_hash_text(&s, o->apply_chat_template ? "apply" : "");
-    if (o->loss_type == LOSS_SFT) {
-        train_hash_text(&s, "sft");
-        sha256_update(&s, &o->loss_mask_type, sizeof o->loss_mask_type);
-    }
-    sha256_final(&s, hash);
-    sha256_digits(hash, hex);
-    mem_free(tmpl);
-    free(kwargs);
-}
-
-/* Not all prompts were measured: memory is planned for longer ones than were seen. */
-static void train_guess_longest(struct train *t)
-{
-    struct train_prompts *p = &t->train;
-    int64_t most = (int64_t)t->positions - p->response;
-    int seen = p->longest;
-
-    if (seen < most) {
-        p->longest = (int)(2 * (int64_t)seen < most ? 2 * (int64_t)seen : most);
-    }
-    log_info(DATA,
-             "%lld prompts, of which %lld were measured: %d tokens at most. Room is made for %d; a "
-             "longer one ends the run, or give --rollout-max-prompt-len",
-             (long long)prompts_count(t->data), (long long)prompts_measured(t->data), seen,
-             p->longest);
-}
-
-/* The sets of evaluations, where there are to be any. */
-static int train_open_evals(struct train *t, struct prompts_opts *p, struct err *e)
-{
-    const struct train_opts *o = &t->o;
-    int rc = STATUS_OK;
-
-    if (o->eval_interval == CONF_UNSET || o->debug_train_only) {
-        return STATUS_OK;
-    }
-    t->evals = mem_alloc(sizeof *t->evals * (size_t)(t->nsets + 1));
-    t->reading = &t->eval;
-    p->max_tokens = o->eval_max_prompt_len == CONF_UNSET ? 0 : o->eval_max_prompt_len;
-    p->shuffle = 0;
-    for (int i = 0; rc == STATUS_OK && i < t->nsets; i++) {
-        const struct evalset *set = &t->sets[i];
-        const char *type = json_string_value(json_object_get(set->metadata, "rm_type"));
-        p->path = set->path;
-        p->input_key = set->input_key;
-        p->label_key = set->label_key;
-        p->tool_key = set->tool_key;
-        p->metadata_key = set->metadata_key;
-        p->group_size = set->n;
-        t->eval_typed = type != NULL;
-        if (type && !o->custom_rm_path) {
-            rc = hub_type_check(type, e);
-            atomic_store(&t->own_types, 1);
-        }
-        rc = rc == STATUS_OK ? prompts_open(&t->evals[i].data, p, e) : rc;
-        if (rc != STATUS_OK) {
-            return err_prefix(e, "evaluation set %s", set->name);
-        }
-        if (prompts_dropped(t->evals[i].data)) {
-            log_warn(DATA, "%lld prompts of %s are too long and were left out",
-                     (long long)prompts_dropped(t->evals[i].data), set->name);
-        }
-        t->evals[i].set = set;
-        t->nevals++;
-    }
-    t->eval_typed = 0;
-    return rc;
-}
-
-/* Does the option name something that is not built in? */
-static int train_named(const char *flag, const char *path)
-{
-    struct plugin_ref r;
-    int own = 0;
-
-    if (path && plugin_resolve(plugin_hook(flag), path, &r, NULL) == STATUS_OK) {
-        own = r.kind != PLUGIN_BUILTIN;
-        plugin_ref_fini(&r);
-    }
-    return own;
-}
-
-/* Prompts come from a class of the user's, or a function of theirs makes rollouts without any. */
-static int train_own_data(const struct train *t)
-{
-    const struct train_opts *o = &t->o;
-    return !o->rollout_global_dataset || train_named("data-source-path", o->data_source_path) ||
-           (train_named("rollout-function-path", o->rollout_function_path) && !o->prompt_data);
-}
-
-/* Nothing is known of prompts that are yet to be made. */
-static int train_source_opts(struct train *t, struct err *e)
-{
-    const struct train_opts *o = &t->o;
-
-    if (o->rollout_max_prompt_len == CONF_UNSET) {
-        return ERR(e, STATUS_INPUT,
-                   "--data-source-path and --rollout-function-path need --rollout-max-prompt-len, "
-                   "to make room");
-    }
-    t->train.longest = (int)o->rollout_max_prompt_len;
-    return STATUS_OK;
-}
-
-static int train_open_data(struct train *t, struct err *e)
-{
-    const struct train_opts *o = &t->o;
-    char key[65], *cache = NULL;
-    struct prompts_opts p;
-    int rc = promptenc_open(&t->enc, t->file, o->chat_template_path, o->apply_chat_template,
-                            o->apply_chat_template_kwargs, e);
-
-    t->train.response = o->rollout_max_response_len == CONF_UNSET || o->loss_type == LOSS_SFT
-                            ? 0
-                            : (int)o->rollout_max_response_len;
-    t->train.group = (int)o->n_samples_per_prompt;
-    rc = rc == STATUS_OK ? evalset_read(o, &t->sets, &t->nsets, e) : rc;
-    for (int i = 0; rc == STATUS_OK && i < t->nsets; i++) { /* memory is planned for the largest */
-        const struct evalset *set = &t->sets[i];
-        int len = set->max_response_len == CONF_UNSET ? 0 : (int)set->max_response_len;
-        t->eval.response = t->eval.response > len ? t->eval.response : len;
-        t->eval.group = t->eval.group > set->n ? t->eval.group : (int)set->n;
-    }
-    t->reading = &t->train;
-    memset(&p, 0, sizeof p);
-    p.max_tokens = o->rollout_max_prompt_len == CONF_UNSET ? 0 : o->rollout_max_prompt_len;
-    p.threads = (int)o->threads;
-    p.skip_bad = o->skip_bad_lines;
-    p.input_key = o->input_key;
-    p.label_key = o->label_key;
-    p.metadata_key = o->metadata_key;
-    p.tool_key = o->tool_key;
-    p.seed = (uint64_t)o->rollout_seed;
-    p.tokens = train_tokens;
-    p.seen = train_seen;
-    p.arg = t;
-    if (rc == STATUS_OK && !o->load_debug_rollout_data && train_own_data(t)) {
-        rc = train_source_opts(t, e);
-    } else if (rc == STATUS_OK && !o->load_debug_rollout_data) {
-        if (!o->prompt_data) {
-            return ERR(e, STATUS_INPUT, "--prompt-data is needed");
-        }
-        p.path = o->prompt_data;
-        p.shuffle = o->rollout_shuffle;
-        p.group_size = o->n_samples_per_prompt;
-        if (o->save) {
-            train_lengths_key(t, key);
-            cache = fsio_join(o->save, "prompts.lengths");
-            p.cache = cache;
-            p.cache_key = key;
-        }
-        rc = prompts_open(&t->data, &p, e);
-        p.cache = NULL;
-        mem_free(cache);
-        if (rc == STATUS_OK && prompts_measured(t->data) < prompts_count(t->data)) {
-            train_guess_longest(t);
-        }
-        if (rc == STATUS_OK && prompts_dropped(t->data)) {
-            log_warn(DATA,
-                     "%lld prompts are longer than --rollout-max-prompt-len and were left out",
-                     (long long)prompts_dropped(t->data));
-        }
-    }
-    return rc == STATUS_OK ? train_open_evals(t, &p, e) : rc;
 }
 
 /* The user's functions of the rollout. */
@@ -531,39 +183,6 @@ static int train_open_filters(struct train *t, const json_t *args, struct err *e
         rc = all[i].path ? filter_open(all[i].kind, all[i].path, &f, all[i].out, e) : rc;
     }
     return rc;
-}
-
-/* 1: a dry run of a model without a tokenizer, whose prompts cannot be measured. */
-static int train_guesses(const struct train *t)
-{
-    return t->o.dry_run && !wfile_tokenizer_json(t->file);
-}
-
-/* Memory is planned for a rollout of the longest prompts that the flags allow. */
-static int train_guess_prompts(struct train *t, struct err *e)
-{
-    const struct train_opts *o = &t->o;
-    struct train_prompts *p = &t->train;
-    int64_t tokens = o->rollout_max_prompt_len;
-    int64_t n = o->over_sampling_batch_size;
-
-    p->response = o->rollout_max_response_len == CONF_UNSET ? 0 : (int)o->rollout_max_response_len;
-    p->group = (int)o->n_samples_per_prompt;
-    if (tokens == CONF_UNSET) {
-        tokens = TRAIN_GUESS_PROMPT;
-    }
-    if (!o->load_debug_rollout_data && !fsio_is_file(o->prompt_data) &&
-        !strpbrk(o->prompt_data, "@,")) {
-        return ERR(e, STATUS_NOTFOUND, "--prompt-data %.300s does not exist", o->prompt_data);
-    }
-    for (int64_t i = 0; i < n; i++) {
-        train_count(t, p, (int)tokens);
-    }
-    log_info(DATA,
-             "the model's folder has no tokenizer.json: memory is planned for prompts of %lld "
-             "tokens",
-             (long long)tokens);
-    return STATUS_OK;
 }
 
 static int train_open_hubs(struct train *t, struct err *e)
@@ -625,174 +244,6 @@ static int train_open_hubs(struct train *t, struct err *e)
     rc = rc == STATUS_OK ? train_open_filters(t, args, e) : rc;
     json_decref(args);
     return rc;
-}
-
-/* Rows, scored tokens and pages of a micro-batch, bounded by the prompts that were read and the
- * samples of a step. Nothing is known of samples that are read from files. */
-static void train_batch_opts(struct train *t, int64_t samples)
-{
-    const struct train_prompts *p = &t->train;
-    struct trainer_opts *to = &t->trainer;
-    int64_t rows, scored;
-
-    to->max_len = t->rollout || t->o.loss_type == LOSS_SFT
-                      ? (int)train_context(t, (int64_t)p->longest + p->response)
-                      : t->positions;
-    if (to->micro_batch) {
-        to->max_tokens = to->max_len * to->micro_batch;
-        samples = to->micro_batch;
-    }
-    if (!t->rollout || !p->n || !p->response) {
-        return;
-    }
-    if (to->max_tokens > samples * to->max_len) {
-        to->max_tokens = (int)(samples * to->max_len);
-    }
-    rows = to->max_tokens > to->max_len ? to->max_tokens : to->max_len;
-    scored = rows * p->response / (p->shortest + p->response) + 1;
-    to->max_scored = (int)(scored < samples * p->response ? scored : samples * p->response);
-    to->pages = (int)((double)rows * p->pages / (double)p->tokens) + 1;
-}
-
-/* What the engine and the trainer will be opened with. */
-static int train_port_opts(struct train *t, struct err *e)
-{
-    const struct train_opts *o = &t->o;
-    struct engine_opts *eo = &t->engine;
-    struct trainer_opts *to = &t->trainer;
-    const struct train_prompts *most = &t->train;
-    int64_t longest, samples = o->rollout_batch_size * o->n_samples_per_prompt;
-    int64_t flight = o->over_sampling_batch_size * o->n_samples_per_prompt;
-
-    t->rollout = !o->debug_train_only && !o->load_debug_rollout_data &&
-                 (o->loss_type != LOSS_SFT || t->nevals);
-    t->remote = t->rollout && t->place.backend != PLACE_IN_PROCESS && !durable_replays(&t->durable);
-    if (t->nevals &&
-        (int64_t)t->eval.longest + t->eval.response > (int64_t)most->longest + most->response) {
-        most = &t->eval;
-    }
-    longest = train_context(t, (int64_t)most->longest + most->response);
-    if (t->rollout && longest > t->positions) {
-        return ERR(e, STATUS_INPUT,
-                   "prompt of %d and %d new tokens exceed the model's context of %d", most->longest,
-                   most->response, t->positions);
-    }
-    eo->max_running =
-        (int)(o->sglang_max_running_requests != CONF_UNSET ? o->sglang_max_running_requests
-              : flight < 256                               ? (flight < 64 ? 64 : flight)
-                                                           : 256);
-    eo->max_context = (int)longest;
-    eo->mem_fraction = o->sglang_mem_fraction_static; /* not a number when unset: no share */
-    to->max_tokens = o->use_dynamic_batch_size ? (int)o->max_tokens_per_gpu : 1;
-    to->micro_batch = o->use_dynamic_batch_size ? 0 : (int)o->micro_batch_size;
-    train_batch_opts(t, samples);
-    to->temperature = (float)o->rollout_temperature;
-    train_opts_loss(o, &to->loss);
-    to->entropy = to->loss.entropy || to->loss.entropy_coef != 0.0f || o->use_rollout_entropy ||
-                  o->custom_loss_function_path;
-    to->logit_rows = o->log_probs_chunk_size > 0 ? (int)o->log_probs_chunk_size : 0;
-    to->score_tokens =
-        o->log_probs_max_tokens_per_gpu != CONF_UNSET ? (int)o->log_probs_max_tokens_per_gpu : 0;
-    to->by_flops = o->balance_by_flops;
-    to->optim.m_bf16 = o->exp_avg_dtype;
-    to->optim.v_bf16 = o->exp_avg_sq_dtype;
-    to->recompute = o->recompute_granularity == 0   ? FORWARD_FULL
-                    : o->recompute_granularity == 1 ? FORWARD_SELECTIVE
-                                                    : FORWARD_KEEP_ALL;
-    to->recompute_layers = o->recompute_method == 1 ? (int)o->recompute_num_layers : 0;
-    return STATUS_OK;
-}
-
-static void train_plan_row(struct train *t, const char *what, int64_t bytes)
-{
-    if (bytes > 0) {
-        log_info(TRAIN, "memory plan: %9.1f MiB  %s", (double)bytes / 1048576.0, what);
-        t->planned += bytes;
-    }
-}
-
-/* Of an engine that samples `prompts` of these at once. */
-static int64_t train_engine_bytes(const struct train *t, const struct train_prompts *p,
-                                  int64_t prompts)
-{
-    int64_t samples = prompts * p->group;
-    if (!p->n) {
-        return 0;
-    }
-    samples = samples < t->engine.max_running ? samples : t->engine.max_running;
-    return engine_bytes(t->shape, &t->engine, (int)samples, p->running / (double)p->n);
-}
-
-/* Engines of their own are not in the sum: they may take less, and be elsewhere. */
-static void train_plan_rollout(struct train *t, int64_t bytes)
-{
-    if (!t->remote) {
-        train_plan_row(t, "rollout: KV pages, activations, logits", bytes);
-    } else if (t->place.backend == PLACE_MILES && !t->place.external) {
-        log_info(TRAIN,
-                 "memory plan: beside that, %d engines share up to %.1f MiB of KV pages, "
-                 "activations and logits",
-                 t->place.nengines, (double)bytes / 1048576.0);
-    } else {
-        log_info(TRAIN, "memory plan: what %d engines take is not planned here", t->place.nengines);
-    }
-}
-
-/* The most memory the run will hold, from the functions that size what will be allocated. */
-static void train_plan(struct train *t)
-{
-    const struct train_opts *o = &t->o;
-    struct trainer_bytes b = {0};
-
-    train_plan_row(t, "weights", weights_bytes(t->shape, t->positions));
-    if (train_has_ref(o)) {
-        struct weights *ref;
-        if (weights_shape(&t->shape->arch, t->dev, 0, &ref, NULL) == STATUS_OK) {
-            train_plan_row(t, "weights of the reference model", weights_bytes(ref, t->positions));
-            weights_release(ref);
-        }
-    }
-    if (o->keep_old_actor && !o->debug_rollout_only) {
-        struct weights *kept;
-        if (weights_shape(&t->shape->arch, t->dev, 0, &kept, NULL) == STATUS_OK) {
-            train_plan_row(t, "weights of kept versions",
-                           COPIES_MAX * weights_bytes(kept, t->positions));
-            weights_release(kept);
-        }
-    }
-    if (t->teacher_file) {
-        struct weights *teacher;
-        if (weights_shape(wfile_arch(t->teacher_file), t->dev, 0, &teacher, NULL) == STATUS_OK) {
-            train_plan_row(t, "weights of the teacher", weights_bytes(teacher, t->positions));
-            weights_release(teacher);
-        }
-    }
-    if (train_has_critic(o)) {
-        struct arch a = t->shape->arch;
-        struct weights *critic;
-        a.value_head = 1;
-        if (weights_shape(&a, t->dev, train_use(o), &critic, NULL) == STATUS_OK) {
-            train_plan_row(t, "critic: weights, gradients, optimizer, activations",
-                           weights_bytes(critic, t->positions) +
-                               trainer_bytes(critic, &t->trainer, NULL));
-            weights_release(critic);
-        }
-    }
-    if (!o->debug_rollout_only) {
-        trainer_bytes(t->shape, &t->trainer, &b);
-    }
-    train_plan_row(t, "gradients", b.grads);
-    train_plan_row(t, "optimizer", b.optim);
-    train_plan_row(t, "activations", b.activations);
-    train_plan_row(t, "logits", b.logits);
-    train_plan_row(t, "scratch", b.scratch);
-    if (t->rollout) {
-        int64_t train = train_engine_bytes(t, &t->train, o->over_sampling_batch_size);
-        int64_t eval = train_engine_bytes(t, &t->eval, t->eval.n);
-        train_plan_rollout(t, train > eval ? train : eval);
-    }
-    train_plan_row(t, "program, tokenizer, prompts", mem_resident());
-    log_info(TRAIN, "memory plan: %9.1f MiB  in all", (double)t->planned / 1048576.0);
 }
 
 static int train_open_ports(struct train *t, struct err *e)
