@@ -1,11 +1,13 @@
 /* `miles chat`: a conversation in the terminal. Answers appear as they are sampled; every turn goes
  * on from the tokens of the turns before, whose rows the engine's prefix cache has. What the model
  * said is never tokenised again: the template's text is used from where the last answer ended. */
+#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -66,10 +68,19 @@ struct chat {
 
 static volatile sig_atomic_t chat_interrupted;
 
+static int chat_heard = -1; /* eventfd: any thread may get the signal, the waiting one hears it */
+
 static void chat_on_interrupt(int sig)
 {
+    const uint64_t one = 1;
+    int saved = errno;
+    ssize_t told;
+
     (void)sig;
     chat_interrupted = 1;
+    told = write(chat_heard, &one, sizeof one);
+    (void)told; /* it cannot be full: each wait empties it */
+    errno = saved;
 }
 
 static double chat_now(void)
@@ -273,21 +284,21 @@ static int chat_turn(struct chat *c, const char *line, size_t n, struct err *e)
     return rc;
 }
 
-/* Shows the prompt and waits for the user. An interrupt that comes between the two is not lost: it
- * is let in only while waiting. */
-static void chat_wait(void)
+/* Shows the prompt and waits for the user. 1: interrupted, also between the two. */
+static int chat_wait(void)
 {
-    struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
-    sigset_t interrupt, before;
+    struct pollfd in[] = {{.fd = STDIN_FILENO, .events = POLLIN},
+                          {.fd = chat_heard, .events = POLLIN}};
+    uint64_t before;
+    ssize_t n = read(chat_heard, &before, sizeof before);
 
-    sigemptyset(&interrupt);
-    sigaddset(&interrupt, SIGINT);
-    sigprocmask(SIG_BLOCK, &interrupt, &before);
+    (void)n; /* what came before ended an answer */
     chat_interrupted = 0;
     printf("> ");
     fflush(stdout);
-    ppoll(&in, 1, NULL, &before);
-    sigprocmask(SIG_SETMASK, &before, NULL);
+    while (poll(in, 2, -1) < 0 && errno == EINTR) {
+    }
+    return in[1].revents != 0;
 }
 
 /* A line without its end; -1 at the end of the input, -2 when the user interrupted it. */
@@ -295,11 +306,10 @@ static ssize_t chat_line(const struct chat *c, char **line, size_t *cap)
 {
     ssize_t n;
 
-    chat_interrupted = 0;
-    if (c->tty) {
-        chat_wait();
+    if (c->tty && chat_wait()) {
+        return -2;
     }
-    n = chat_interrupted ? -1 : getline(line, cap, stdin);
+    n = getline(line, cap, stdin);
     if (n < 0 && chat_interrupted && !feof(stdin)) {
         clearerr(stdin);
         return -2;
@@ -354,6 +364,7 @@ static int chat_open(struct chat *c, struct err *e)
     if (rc == STATUS_OK && c->tty) {
         struct sigaction a;
         memset(&a, 0, sizeof a);
+        chat_heard = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
         a.sa_handler = chat_on_interrupt;
         sigaction(SIGINT, &a, NULL);
         fprintf(stderr, "Ctrl-C ends an answer, Ctrl-D the conversation; /reset begins it anew.\n");
