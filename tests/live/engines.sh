@@ -6,7 +6,8 @@
 # a folder and are still there afterwards: the weights at the end are the same bits, and rollout and trainer differ by
 # exactly 0 in every step. Then (d) an engine is killed by SIGKILL, and (e) stopped by SIGSTOP, at a
 # random instant, KILLS times each (default 1): the same bits again. (f) The trainer is killed by
-# SIGKILL: its engines are gone within seconds. (g) SIGTERM: it saves and its engines end. After each,
+# SIGKILL: its engines are gone within seconds. (g) SIGTERM: it ends, its engines end, and the same command goes on to
+# the same bits. After each,
 # no process is left and nobody listens where the engines did.
 #
 # Ends with one line of figures.
@@ -197,11 +198,13 @@ wait $TRAINER 2>/dev/null || true
 clean killed 10
 gone=$(((($(date +%s%N) - from)) / 1000000))
 
-start stopped "${TWO[@]}" --num-rollout 1000
+start stopped "${TWO[@]}"
 up stopped
 kill -TERM $TRAINER
 wait $TRAINER || lib_die "stopped: SIGTERM made it fail"
-[ -f "$WORK/stopped-hf/model.safetensors" ] || lib_die "stopped: nothing was saved"
+grep -q 'asked to stop' "$WORK/stopped.log" || lib_die "stopped: it did not hear of it"
 clean stopped
+run stopped "${TWO[@]}"
+live_equal "weights of a run that was stopped and went on" "$(sha stopped)" "$(sha in-process)"
 
 echo "engines_runs=4 engines_distinct=1 forward_logp_max_diff=0 hits=$hits lost=$lost trainer_kill_gone_ms=$gone left=0"
