@@ -250,6 +250,7 @@ def policy_terms(o, s, lp, old, m):
     raw = old - lp
     if o["gspo"] or o["opsm"]:
         seq = raw[m].sum() / n
+        drift = seq.detach()  # as it is: an infinite one is above every bound, an undefined one above none
         seq_sound = bool(torch.isfinite(seq))
         seq = seq if seq_sound else torch.zeros(())
     if o["gspo"]:
@@ -271,7 +272,7 @@ def policy_terms(o, s, lp, old, m):
         loss, clipped = -weight * adv * finite(lp, sound), weight != ratio
     drop = torch.zeros_like(m)
     if o["opsm"]:
-        drop = (s["adv"] < 0) & (seq.detach() > o["opsm_delta"])
+        drop = (s["adv"] < 0) & (drift > o["opsm_delta"])
     return loss, k, clipped.double(), drop, sound
 
 
