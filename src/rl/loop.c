@@ -339,11 +339,29 @@ static int loop_sync(struct loop *l, struct err *e)
 /* ---- evaluation --------------------------------------------------------------------------------
  */
 
+/* What was in flight at the checkpoint goes on, as soon as engines have their weights. */
+static int loop_restore_flight(struct loop *l, struct err *e)
+{
+    int rc = STATUS_OK;
+
+    l->c.engines_have = l->synced >= 0 ? l->synced : loop_version(l);
+    if (l->flight) {
+        rc = stream_restore(l->stream, l->flight, e);
+        json_decref(l->flight);
+        l->flight = NULL;
+    }
+    return rc;
+}
+
 static int loop_quiet(struct loop *l, struct err *e)
 {
     int rc;
 
     stream_hold(l->stream, 1);
+    rc = loop_restore_flight(l, e);
+    if (rc != STATUS_OK) {
+        return rc;
+    }
     if (stream_idle(l->stream)) {
         l->state = LOOP_EVAL_BEGIN;
         return STATUS_AGAIN;
@@ -529,13 +547,8 @@ static int loop_sample_next(struct loop *l, int64_t id, struct err *e)
     int rc = STATUS_OK;
 
     l->c.engines_have = l->synced >= 0 ? l->synced : loop_version(l);
-
     if (l->stream) {
-        if (l->flight) { /* engines have their weights now */
-            rc = stream_restore(l->stream, l->flight, e);
-            json_decref(l->flight);
-            l->flight = NULL;
-        }
+        rc = loop_restore_flight(l, e);
         turn_begin_stream(&l->turn, &l->c, l->stream, id);
     } else {
         rc = turn_begin(&l->turn, &l->c, l->buffer, id, e);

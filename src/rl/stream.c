@@ -456,7 +456,7 @@ void stream_hold(struct stream *s, int hold)
 
 int stream_idle(const struct stream *s)
 {
-    return batch_idle(s->b);
+    return !s->open_groups && batch_idle(s->b);
 }
 
 int stream_done_samples(const struct stream *s)

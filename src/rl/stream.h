@@ -60,7 +60,8 @@ struct sample **stream_take(struct stream *s, int *n);
 int stream_trained(struct stream *s, int64_t rollout, struct err *e);
 void stream_version(struct stream *s, int64_t version);
 
-/* 1: nothing is submitted any more, 0: again. stream_idle: nothing is in flight. */
+/* 1: nothing is submitted any more, 0: again. stream_idle: nothing is in flight, and all that was
+ * has been acted on: when that is must not depend on how often somebody looked. */
 void stream_hold(struct stream *s, int hold);
 int stream_idle(const struct stream *s);
 
