@@ -156,12 +156,16 @@ def finite(torch, name, x):
         raise ValueError("%s is not finite at %d of %d tokens" % (name, bad, x.numel()))
 
 
-class Loss(hooks.Hook):
-    n, signature = 4, "fn(args, batch, logits, sum_of_sample_mean)"
+class TorchHook(hooks.Hook):
+    """A function that is called with tensors: torch must be there."""
 
     def check(self):
         torch_module()
         hooks.Hook.check(self)
+
+
+class Loss(TorchHook):
+    n, signature = 4, "fn(args, batch, logits, sum_of_sample_mean)"
 
     def run(self, layout):
         b = Batch(layout)
@@ -255,15 +259,11 @@ class Correction(hooks.Hook):
         return {"loss": 0.0, "metrics": b.scalars(metrics, b.reducer())}
 
 
-class Reducer(hooks.Hook):
+class Reducer(TorchHook):
     """A reducer is a weighted sum over tokens; its weights are its derivative."""
 
     n = 4
     signature = "fn(total_lengths, response_lengths, loss_masks, calculate_per_token_loss)"
-
-    def check(self):
-        torch_module()
-        hooks.Hook.check(self)
 
     def run(self, layout):
         b = Batch(layout)

@@ -440,12 +440,7 @@ void conf_add(struct conf *c, const struct conf_opt *opts, void *base)
 {
     for (const struct conf_opt *o = opts; o->type != CONF_END; o++) {
         struct conf_entry *en;
-        if (c->n == c->cap) {
-            int cap = c->cap ? c->cap * 2 : 64;
-            c->ents =
-                mem_realloc(c->ents, (size_t)c->n * sizeof *c->ents, (size_t)cap * sizeof *c->ents);
-            c->cap = cap;
-        }
+        c->ents = mem_room(c->ents, sizeof *c->ents, c->n, &c->cap);
         en = &c->ents[c->n];
         en->o = o;
         en->field = (char *)base + o->offset;

@@ -389,6 +389,32 @@ int fsio_write_atomic(const char *path, const void *data, size_t len, struct err
     return fsio_out_commit(&o, e);
 }
 
+int fsio_keep_lines(const char *path, int (*keep)(void *arg, const char *line, size_t n), void *arg,
+                    struct err *e)
+{
+    char *text, *line, *end;
+    size_t len;
+    struct fsio_out out;
+    int rc = fsio_read(path, (size_t)1 << 32, &text, &len, e);
+
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    rc = fsio_out_open(&out, path, e);
+    for (line = text; rc == STATUS_OK && (end = memchr(line, '\n', len - (size_t)(line - text)));
+         line = end + 1) {
+        if (keep(arg, line, (size_t)(end - line))) {
+            rc = fsio_out_write(&out, line, (size_t)(end - line) + 1, e);
+        }
+    }
+    mem_free(text);
+    if (rc == STATUS_OK) {
+        return fsio_out_commit(&out, e);
+    }
+    fsio_out_abort(&out);
+    return rc;
+}
+
 int fsio_mkdirs(const char *path, struct err *e)
 {
     char *p = mem_strdup(path);

@@ -19,6 +19,10 @@ void fsio_unmap(const uint8_t *data, size_t len);
 
 /* Writes path.tmp, syncs it, renames it over path and syncs the folder: all or nothing. */
 int fsio_write_atomic(const char *path, const void *data, size_t len, struct err *e);
+/* Leaves of a text file the lines that keep says 1 to, all or nothing. It gets each line in order,
+ * without its end; a last one that has none goes. */
+int fsio_keep_lines(const char *path, int (*keep)(void *arg, const char *line, size_t n), void *arg,
+                    struct err *e);
 
 /* A file under construction, for large output: open, append, then commit (sync + rename) or abort.
  */

@@ -76,6 +76,19 @@ int mem_grow(void **p, size_t *cap, size_t first, size_t size)
     return 1;
 }
 
+void *mem_room(void *p, size_t size, int n, int *cap)
+{
+    int more = *cap ? *cap * 2 : 64;
+
+    if (n < *cap) {
+        return p;
+    }
+    ASSERT(more > *cap); /* an int holds it */
+    p = mem_realloc(p, size * (size_t)*cap, size * (size_t)more);
+    *cap = more;
+    return p;
+}
+
 char *mem_strdup(const char *s)
 {
     return s ? mem_strndup(s, strlen(s)) : NULL;

@@ -15,6 +15,9 @@ void *mem_realloc(void *p, size_t old_n, size_t n); /* new bytes are zeroed */
 /* Doubles an array of *cap items of `size` bytes, of `first` items to begin with; 0 when there is
  * no memory, and all is as it was. */
 int mem_grow(void **p, size_t *cap, size_t first, size_t size);
+/* Room for one more behind the n items of `size` bytes that a list of *cap has: the list, at its
+ * old or a new place. New items are zeroed. */
+void *mem_room(void *p, size_t size, int n, int *cap);
 char *mem_strdup(const char *s); /* NULL gives NULL */
 char *mem_strndup(const char *s, size_t n);
 void mem_free(void *p); /* NULL is fine */

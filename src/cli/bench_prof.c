@@ -26,12 +26,7 @@ static struct bench_call *call_enter(enum bench_op op, int m, int n, int k)
 {
     struct bench_call *c;
     if (prof->rounds == 0) {
-        if (prof->n == prof->cap) {
-            int cap = prof->cap ? prof->cap * 2 : 1024;
-            prof->call =
-                mem_realloc(prof->call, sizeof *c * (size_t)prof->cap, sizeof *c * (size_t)cap);
-            prof->cap = cap;
-        }
+        prof->call = mem_room(prof->call, sizeof *c, prof->n, &prof->cap);
         c = &prof->call[prof->n++];
         c->op = op;
         c->m = m;

@@ -155,12 +155,7 @@ static struct batch_group *batch_begin(struct batch *b)
     struct batch_group *q;
     size_t n = (size_t)b->cfg.n;
 
-    if (b->ngroups == b->cap) {
-        int cap = b->cap ? b->cap * 2 : 64;
-        b->groups = mem_realloc(b->groups, sizeof *b->groups * (size_t)b->cap,
-                                sizeof *b->groups * (size_t)cap);
-        b->cap = cap;
-    }
+    b->groups = mem_room(b->groups, sizeof *b->groups, b->ngroups, &b->cap);
     q = &b->groups[b->ngroups++];
     b->open++;
     memset(q, 0, sizeof *q);
@@ -189,12 +184,7 @@ static void batch_unit_of(struct batch *b, int first, int count, int max_new)
 {
     struct batch_group *q = &b->groups[b->ngroups - 1];
 
-    if (b->nunits == b->units_cap) {
-        int cap = b->units_cap ? b->units_cap * 2 : 64;
-        b->units = mem_realloc(b->units, sizeof *b->units * (size_t)b->units_cap,
-                               sizeof *b->units * (size_t)cap);
-        b->units_cap = cap;
-    }
+    b->units = mem_room(b->units, sizeof *b->units, b->nunits, &b->units_cap);
     for (int i = first; i < first + count; i++) {
         q->unit[i] = b->nunits;
     }

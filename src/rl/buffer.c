@@ -58,12 +58,7 @@ int buffer_thrown(struct buffer *b)
 
 void buffer_put(struct buffer *b, struct sample **s)
 {
-    if (b->n == b->cap) {
-        int cap = b->cap ? b->cap * 2 : 16;
-        b->groups = mem_realloc(b->groups, sizeof *b->groups * (size_t)b->cap,
-                                sizeof *b->groups * (size_t)cap);
-        b->cap = cap;
-    }
+    b->groups = mem_room(b->groups, sizeof *b->groups, b->n, &b->cap);
     b->groups[b->n++] = s;
 }
 

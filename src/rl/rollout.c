@@ -99,16 +99,6 @@ void rollout_free(struct rollout *r)
 
 /* ---- groups come in ---- */
 
-static void *rollout_grow(void *p, size_t size, int n, int *cap)
-{
-    if (n == *cap) {
-        int more = *cap ? *cap * 2 : 64;
-        p = mem_realloc(p, size * (size_t)*cap, size * (size_t)more);
-        *cap = more;
-    }
-    return p;
-}
-
 /* The batch has one more group: its samples wait on the clock, but for those that are finished. */
 static void rollout_enter(struct rollout *r)
 {
@@ -116,14 +106,14 @@ static void rollout_enter(struct rollout *r)
     struct sample **s = batch_group(r->b, group);
     struct rollout_group *q;
 
-    r->groups = rollout_grow(r->groups, sizeof *r->groups, r->ngroups, &r->groups_cap);
+    r->groups = mem_room(r->groups, sizeof *r->groups, r->ngroups, &r->groups_cap);
     q = &r->groups[r->ngroups++];
     *q = (struct rollout_group){.index = s[0]->index, .job = r->njobs};
     for (int i = 0; i < r->c.batch.n; i++) {
         if (batch_answered(r->b, group, i)) {
             continue;
         }
-        r->jobs = rollout_grow(r->jobs, sizeof *r->jobs, r->njobs, &r->jobs_cap);
+        r->jobs = mem_room(r->jobs, sizeof *r->jobs, r->njobs, &r->jobs_cap);
         r->jobs[r->njobs] = (struct rollout_job){group, i};
         ASSERT(vclock_add(r->v, s[i]->index) == r->njobs);
         r->njobs++;
@@ -133,7 +123,7 @@ static void rollout_enter(struct rollout *r)
     r->open_groups++;
     r->open_samples += q->left;
     if (!q->left) {
-        r->whole_list = rollout_grow(r->whole_list, sizeof *r->whole_list, r->whole, &r->whole_cap);
+        r->whole_list = mem_room(r->whole_list, sizeof *r->whole_list, r->whole, &r->whole_cap);
         r->whole_list[r->whole++] = group;
     }
 }

@@ -55,12 +55,7 @@ int stopwatch_add(struct stopwatch *w, const struct port_group *g, struct err *e
     if (!w->tok) {
         return ERR(e, STATUS_INPUT, "stop strings need a tokenizer");
     }
-    if (w->n == w->cap) {
-        int cap = w->cap ? w->cap * 2 : 64;
-        w->groups = mem_realloc(w->groups, sizeof *w->groups * (size_t)w->cap,
-                                sizeof *w->groups * (size_t)cap);
-        w->cap = cap;
-    }
+    w->groups = mem_room(w->groups, sizeof *w->groups, w->n, &w->cap);
     x = mem_alloc(sizeof *x);
     x->id = g->id;
     x->n = x->left = g->n;

@@ -100,23 +100,13 @@ void stream_free(struct stream *s)
     mem_free(s);
 }
 
-static void *stream_grow(void *p, size_t size, int n, int *cap)
-{
-    if (n == *cap) {
-        int more = *cap ? *cap * 2 : 64;
-        p = mem_realloc(p, size * (size_t)*cap, size * (size_t)more);
-        *cap = more;
-    }
-    return p;
-}
-
 /* ---- groups come in ---- */
 
 static void stream_enter(struct stream *s)
 {
     struct stream_group *q;
 
-    s->groups = stream_grow(s->groups, sizeof *s->groups, s->ngroups, &s->groups_cap);
+    s->groups = mem_room(s->groups, sizeof *s->groups, s->ngroups, &s->groups_cap);
     q = &s->groups[s->ngroups];
     *q = (struct stream_group){.index = batch_group(s->b, s->ngroups)[0]->index, .open = 1};
     q->told = mem_alloc((size_t)s->c.batch.n);
@@ -294,7 +284,7 @@ static int stream_settle(struct stream *s, struct err *e)
 
 static void stream_note(struct stream *s, int64_t about, enum stream_kind kind)
 {
-    s->heard = stream_grow(s->heard, sizeof *s->heard, s->nheard, &s->heard_cap);
+    s->heard = mem_room(s->heard, sizeof *s->heard, s->nheard, &s->heard_cap);
     s->heard[s->nheard++] = about * 4 + (int64_t)kind;
 }
 

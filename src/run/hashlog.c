@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/buf.h"
 #include "base/fsio.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -26,37 +25,27 @@ static int hashlog_is_head(const json_t *row)
     return json_object_get(row, "format") != NULL;
 }
 
-/* The rows before rollout `from`, and the first one. */
-static int hashlog_trim(struct hashlog *h, int64_t from, struct err *e)
-{
-    char *text = NULL;
-    size_t len, at = 0;
-    struct buf keep;
-    int rc = fsio_read(h->path, (size_t)1 << 32, &text, &len, e);
+/* The rows before rollout `from`, and the head. */
+struct hashlog_cut {
+    struct hashlog *h;
+    int64_t from;
+};
 
-    if (rc != STATUS_OK) {
-        return rc;
+static int hashlog_keep(void *arg, const char *line, size_t n)
+{
+    const struct hashlog_cut *c = arg;
+    struct hashlog *h = c->h;
+    json_t *row = json_loadb(line, n, 0, NULL);
+    int keep = row && (json_integer_value(json_object_get(row, "rollout")) < c->from ||
+                       (hashlog_is_head(row) && !h->kept));
+
+    if (keep) {
+        json_decref(h->last);
+        h->last = json_incref(row);
+        h->kept++;
     }
-    buf_init(&keep, len + 1);
-    while (at < len) {
-        char *nl = memchr(text + at, '\n', len - at);
-        size_t end = nl ? (size_t)(nl - text) : len;
-        json_t *row = nl ? json_loadb(text + at, end - at, 0, NULL) : NULL;
-        if (row && (json_integer_value(json_object_get(row, "rollout")) < from ||
-                    (hashlog_is_head(row) && at == 0))) {
-            buf_add(&keep, text + at, end + 1 - at);
-            json_decref(h->last);
-            h->last = json_incref(row);
-            h->kept++;
-        }
-        json_decref(row);
-        at = end + 1;
-    }
-    rc = buf_status(&keep) == STATUS_OK ? fsio_write_atomic(h->path, keep.data, keep.len, e)
-                                        : ERR(e, STATUS_NOMEM, "no memory to read %s", h->path);
-    buf_fini(&keep);
-    mem_free(text);
-    return rc;
+    json_decref(row);
+    return keep;
 }
 
 int hashlog_open(const char *path, int64_t from, struct hashlog **out, struct err *e)
@@ -66,7 +55,7 @@ int hashlog_open(const char *path, int64_t from, struct hashlog **out, struct er
 
     h->path = mem_strdup(path);
     if (from > 0 && fsio_is_file(path)) {
-        rc = hashlog_trim(h, from, e);
+        rc = fsio_keep_lines(path, hashlog_keep, &(struct hashlog_cut){h, from}, e);
     }
     if (rc == STATUS_OK) {
         h->out = fopen(path, h->kept ? "ae" : "we");

@@ -10,7 +10,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/buf.h"
 #include "base/fsio.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -118,36 +117,17 @@ static int64_t runfolder_step(const char *line, size_t n)
     return step;
 }
 
-/* Keeps the rows before step `from`: the evaluation due there is made again by the resumed run. */
+/* Keeps the rows before step *arg: the evaluation due there is made again by the resumed run. */
+static int runfolder_keep(void *arg, const char *line, size_t n)
+{
+    int64_t step = runfolder_step(line, n);
+    return step >= 0 && step < *(const int64_t *)arg;
+}
+
 static int runfolder_trim(const char *path, int64_t from, struct err *e)
 {
-    char *text = NULL;
-    size_t len, at = 0;
-    struct buf keep;
-    int rc = STATUS_OK;
-
-    if (from == 0 || !fsio_is_file(path)) {
-        return fsio_write_atomic(path, "", 0, e);
-    }
-    rc = fsio_read(path, (size_t)1 << 32, &text, &len, e);
-    if (rc != STATUS_OK) {
-        return rc;
-    }
-    buf_init(&keep, len + 1);
-    while (at < len) {
-        char *nl = memchr(text + at, '\n', len - at);
-        size_t end = nl ? (size_t)(nl - text) : len;
-        int64_t step = runfolder_step(text + at, end - at);
-        if (nl && step >= 0 && step < from) {
-            buf_add(&keep, text + at, end + 1 - at);
-        }
-        at = end + 1;
-    }
-    rc = buf_status(&keep) == STATUS_OK ? fsio_write_atomic(path, keep.data, keep.len, e)
-                                        : ERR(e, STATUS_NOMEM, "no memory to read %s", path);
-    buf_fini(&keep);
-    mem_free(text);
-    return rc;
+    return from == 0 || !fsio_is_file(path) ? fsio_write_atomic(path, "", 0, e)
+                                            : fsio_keep_lines(path, runfolder_keep, &from, e);
 }
 
 int runfolder_open(const char *dir, const json_t *config, const json_t *manifest, int64_t from,

@@ -315,12 +315,37 @@ static void chosen_failures(void **state)
     assert_int_equal(fsio_is_remote("/proc/self"), 0);
 }
 
+static int keep_long(void *arg, const char *line, size_t n)
+{
+    ++*(int *)arg;
+    return n > 2 && !memchr(line, '\n', n);
+}
+
+/* Lines that go and stay, one without an end, none; a write that fails leaves the file. */
+static void lines(void **state)
+{
+    int seen = 0;
+    (void)state;
+    put(at("lines"), "one\n\n2\nthree\nhalf");
+    assert_ok(fsio_keep_lines(at("lines"), keep_long, &seen, &e), &e);
+    assert_int_equal(seen, 4);
+    expect_text(at("lines"), "one\nthree\n");
+    assert_ok(fsio_fail_parse("write:1", &e), &e);
+    assert_int_equal(fsio_keep_lines(at("lines"), keep_long, &seen, &e), STATUS_IO);
+    expect_text(at("lines"), "one\nthree\n");
+    assert_int_not_equal(access(at("lines.tmp"), F_OK), 0);
+    put(at("lines"), "");
+    assert_ok(fsio_keep_lines(at("lines"), keep_long, &seen, &e), &e);
+    expect_text(at("lines"), "");
+    assert_int_equal(fsio_keep_lines(at("no lines"), keep_long, &seen, &e), STATUS_NOTFOUND);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads),     cmocka_unit_test(writes),          cmocka_unit_test(pieces),
         cmocka_unit_test(full_disk), cmocka_unit_test(no_space),        cmocka_unit_test(folders),
-        cmocka_unit_test(removal),   cmocka_unit_test(chosen_failures),
+        cmocka_unit_test(removal),   cmocka_unit_test(chosen_failures), cmocka_unit_test(lines),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -57,6 +57,26 @@ static void grows(void **state)
     mem_free(p);
 }
 
+/* A list that grows by one: its items stay, it doubles, new items are zero. */
+static void room(void **state)
+{
+    int *list = NULL, cap = 0, moves = 0;
+    (void)state;
+    for (int n = 0; n < 1000; n++) {
+        int had = cap;
+        list = mem_room(list, sizeof *list, n, &cap);
+        assert_true(n < cap && (cap == had || cap == (had ? 2 * had : 64)));
+        moves += cap != had;
+        assert_int_equal(list[n], 0);
+        list[n] = n + 1;
+    }
+    assert_int_equal(moves, 5);
+    for (int n = 0; n < 1000; n++) {
+        assert_int_equal(list[n], n + 1);
+    }
+    mem_free(list);
+}
+
 static void strings(void **state)
 {
     char *s = mem_strdup("hello");
@@ -140,9 +160,9 @@ static void arena_reuse(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blocks),      cmocka_unit_test(impossible), cmocka_unit_test(grows),
-        cmocka_unit_test(strings),     cmocka_unit_test(maps),       cmocka_unit_test(arenas),
-        cmocka_unit_test(arena_reuse),
+        cmocka_unit_test(blocks), cmocka_unit_test(impossible),  cmocka_unit_test(grows),
+        cmocka_unit_test(room),   cmocka_unit_test(strings),     cmocka_unit_test(maps),
+        cmocka_unit_test(arenas), cmocka_unit_test(arena_reuse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
