@@ -4,7 +4,6 @@
 
 #include <stdatomic.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/fsio.h"
 #include "base/log.h"
@@ -76,7 +75,7 @@ int patience_again(struct patience *p, int rc, const char *path, struct err *e)
     }
     until = now + (p->tries++ ? PATIENCE_STEP_S : PATIENCE_STEP_S / 4);
     while (w->now(w->self) < until && !w->stopping(w->self)) {
-        usleep(20000);
+        world_sleep(w, 0.02);
     }
     return 1;
 }

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -59,9 +60,37 @@ static int world_stopping(void *self)
     return world_stop != 0;
 }
 
+static void world_rest(double seconds)
+{
+    struct timespec t = {(time_t)seconds, (long)((seconds - floor(seconds)) * 1e9)};
+    nanosleep(&t, NULL);
+}
+
+void world_sleep(const struct world *w, double seconds)
+{
+    if (w && w->sleep) {
+        w->sleep(w->self, seconds);
+    } else {
+        world_rest(seconds);
+    }
+}
+
+uint64_t world_random(const struct world *w)
+{
+    uint64_t x;
+
+    if (w && w->random) {
+        return w->random(w->self);
+    }
+    if (getrandom(&x, sizeof x, GRND_NONBLOCK) != sizeof x) {
+        x = (uint64_t)(world_now(NULL) * 1e9) * 0x9e3779b97f4a7c15ull;
+    }
+    return x;
+}
+
 const struct world *world_system(void)
 {
-    static const struct world w = {world_now, world_stopping, NULL};
+    static const struct world w = {.now = world_now, .stopping = world_stopping};
     static int installed;
     if (!installed) {
         struct sigaction a;

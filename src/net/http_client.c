@@ -15,6 +15,7 @@
 #include "base/proc.h"
 #include "base/status.h"
 #include "net/http_client_int.h"
+#include "net/http_net.h"
 
 static pthread_once_t curl_once = PTHREAD_ONCE_INIT;
 
@@ -322,4 +323,31 @@ const char *http_client_header(const struct http_client_event *ev, const char *n
         }
     }
     return NULL;
+}
+
+/* ---- as a table ---- */
+
+static int net_start(void *self, const struct http_client_request *q, uint64_t *id, struct err *e)
+{
+    return http_client_start(self, q, id, e);
+}
+
+static void net_cancel(void *self, uint64_t id)
+{
+    http_client_cancel(self, id);
+}
+
+static struct http_client_event *net_take(void *self, double wait_s)
+{
+    return http_client_take(self, wait_s);
+}
+
+static void net_release(void *self, struct http_client_event *ev)
+{
+    http_client_release(self, ev);
+}
+
+struct http_net http_client_net(struct http_client *c)
+{
+    return (struct http_net){net_start, net_cancel, net_take, net_release, c};
 }

@@ -29,6 +29,7 @@
 
 struct err;
 struct http_client;
+struct http_net;
 
 /* Zero means the default in brackets. */
 struct http_client_opts {
@@ -115,6 +116,8 @@ void http_client_cancel(struct http_client *c, uint64_t id);
 /* The next event, waiting for it at most wait_s (0: only looks); NULL when there is none. */
 struct http_client_event *http_client_take(struct http_client *c, double wait_s);
 void http_client_release(struct http_client *c, struct http_client_event *ev);
+/* The client as a table of calls; the client stays the caller's. */
+struct http_net http_client_net(struct http_client *c);
 /* Readable while there are events, for a caller that waits for other things too. */
 int http_client_fd(const struct http_client *c);
 /* Requests started whose end was not told yet. */

@@ -343,6 +343,9 @@ int hub_submit(struct hub *h, const struct hub_request *r, struct err *e)
     if (n < 1 || (!json_is_object(r->sample) && !json_is_array(r->sample))) {
         return ERR(e, STATUS_INPUT, "the sample of a reward call is not a JSON object");
     }
+    if (h->scorer) {
+        return h->scorer->submit(h->scorer->self, r, e);
+    }
     if (h->pending && h->pending + n > HUB_QUEUE) {
         return STATUS_AGAIN;
     }
@@ -447,8 +450,12 @@ static int hear(struct hub *h, double until, struct err *e, int *rc)
 
 int hub_poll(struct hub *h, double wait_s, struct hub_result *out, struct err *e)
 {
-    double until = proc_now() + (wait_s > 0 ? wait_s : 0);
+    double until;
 
+    if (h->scorer) {
+        return h->scorer->poll(h->scorer->self, wait_s, out, e);
+    }
+    until = proc_now() + (wait_s > 0 ? wait_s : 0);
     for (;;) {
         int rc = STATUS_OK, busy, running;
         if (take_done(h, 0, out)) {
@@ -549,6 +556,7 @@ int hub_open(const struct hub_opts *o, struct hub **out, struct err *e)
     h->sample_functions = o->sample_functions;
     h->keep_dict = o->keep_dict;
     h->shared = o->shared;
+    h->scorer = o->scorer;
     h->want_threads = o->threads < HUB_MAX_THREADS ? o->threads : HUB_MAX_THREADS;
     h->custom = -1;
     pthread_mutex_init(&h->lock, NULL);

@@ -25,6 +25,16 @@ struct buf;
 struct err;
 struct hub;
 
+/* Who scores in the place of types and functions, such as a simulator. The calls do as hub_submit
+ * and hub_poll. */
+struct hub_request;
+struct hub_result;
+struct hub_scorer {
+    int (*submit)(void *self, const struct hub_request *r, struct err *e);
+    int (*poll)(void *self, double wait_s, struct hub_result *out, struct err *e);
+    void *self;
+};
+
 struct hub_opts {
     const char *rm_type;        /* a type; NULL or "": each sample names its own */
     const char *custom_rm_path; /* as base/plugin.h resolves it; NULL or "": none */
@@ -42,7 +52,8 @@ struct hub_opts {
     int threads;                /* for built-in graders; 0: quick ones run inside hub_submit */
     int sample_functions;       /* 1: samples may name functions (reward_spec.custom_rm_path) */
     int keep_dict;              /* 1: a dict reward without reward_key is no failure: reward is 0 */
-    int shared;                 /* 1: other threads call hub_wake, so no wait is uninterrupted */
+    const struct hub_scorer *scorer; /* borrowed; NULL: the hub itself */
+    int shared; /* 1: other threads call hub_wake, so no wait is uninterrupted */
 };
 
 struct hub_request {

@@ -81,6 +81,7 @@ struct hub {
     json_t *args;
     struct hub_source sources[HUB_MAX_SOURCES];
     int nsources;
+    const struct hub_scorer *scorer;
     int custom; /* source of the custom function; -1: none */
     struct hub_flight *flights;
     int pending; /* samples submitted and not polled */

@@ -79,7 +79,7 @@ struct batch *batch_new(const struct batch_cfg *cfg)
     struct batch *b = mem_alloc(sizeof *b);
     b->cfg = *cfg;
     if (cfg->hub || cfg->scored) {
-        b->recall = recall_new(cfg->hub, cfg->journal);
+        b->recall = recall_new(cfg->hub, cfg->journal, cfg->world);
     }
     return b;
 }

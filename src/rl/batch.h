@@ -23,12 +23,14 @@ struct hub;
 struct journal;
 struct promptenc;
 struct prompts_row;
+struct world;
 
 struct batch_cfg {
     const struct rollout_port *port;
-    struct hub *hub;         /* NULL: no rewards */
-    struct journal *journal; /* rewards are recorded, and recalled; NULL: not */
-    int scored;              /* 1: without a hub the journal alone has the rewards */
+    struct hub *hub;           /* NULL: no rewards */
+    struct journal *journal;   /* rewards are recorded, and recalled; NULL: not */
+    const struct world *world; /* NULL: the system's */
+    int scored;                /* 1: without a hub the journal alone has the rewards */
     const struct promptenc *enc;
     int n;                   /* samples per group */
     struct port_group proto; /* sampling parameters, seed and stream */

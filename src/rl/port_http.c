@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "base/buf.h"
 #include "base/conf.h"
@@ -109,7 +108,7 @@ struct port_http_call *port_http_send(struct port_http *p, enum port_http_ask ki
     k->kind = kind;
     k->engine = engine;
     k->version = p->version;
-    rc = http_client_start(p->c, &q, &k->id, &e);
+    rc = p->net.start(p->net.self, &q, &k->id, &e);
     if (rc == STATUS_OK) {
         port_http_put(&k->link, &p->calls);
     } else {
@@ -128,7 +127,7 @@ void port_http_drop(struct port_http *p, struct port_http_call **call)
 {
     if (*call) {
         (*call)->stale = 1;
-        http_client_cancel(p->c, (*call)->id);
+        p->net.cancel(p->net.self, (*call)->id);
         *call = NULL;
     }
 }
@@ -405,7 +404,7 @@ int port_http_take_back(struct port_http *p, int engine)
         struct port_http_unit *u = (struct port_http_unit *)x;
         prev = x->prev;
         if (u->call->engine == engine) {
-            http_client_cancel(p->c, u->call->id);
+            p->net.cancel(p->net.self, u->call->id);
             port_http_land(p, u);
             n += u->count;
             snprintf(u->cause, sizeof u->cause, "%.250s", p->engines[engine].why);
@@ -565,7 +564,7 @@ static void port_http_abort_flying(struct port_http *p, double now)
     for (struct port_http_link *x = p->flying.next; x != &p->flying; x = x->next) {
         struct port_http_unit *u = (struct port_http_unit *)x;
         if (u->abort_end > 0.0 && now > u->abort_end) {
-            http_client_cancel(p->c, u->call->id);
+            p->net.cancel(p->net.self, u->call->id);
         } else if (u->abort_end > 0.0 && now >= u->abort_next) {
             u->abort_next = now + 1.0;
             port_http_ask_abort(p, u->call->engine, u->call->rid);
@@ -677,9 +676,9 @@ static void port_http_run(struct port_http *p, double wait_s)
     port_http_tick(p);
     port_http_dispatch(p);
     wait_s = p->look ? 0.0 : wait_s;
-    while ((ev = http_client_take(p->c, wait_s))) {
+    while ((ev = p->net.take(p->net.self, wait_s))) {
         port_http_event(p, ev);
-        http_client_release(p->c, ev);
+        p->net.release(p->net.self, ev);
         wait_s = 0.0;
     }
     port_http_tick(p);
@@ -906,8 +905,7 @@ int port_http_open(const struct port_http_opts *o, struct port_http **out, struc
     struct port_http *p;
     struct http_client_opts co = {0};
     int64_t files = proc_raise_files(0), most;
-    uint32_t tag = 0;
-    int rc;
+    int rc = STATUS_OK;
 
     if (o->nengines < 1 || (!o->urls) == (!o->host)) {
         return ERR(e, STATUS_INPUT,
@@ -925,10 +923,7 @@ int port_http_open(const struct port_http_opts *o, struct port_http **out, struc
                                     .report = port_http_report,
                                     .self = p};
     snprintf(p->router, sizeof p->router, "%s", o->router ? o->router : "");
-    if (getrandom(&tag, sizeof tag, GRND_NONBLOCK) != sizeof tag) {
-        tag = (uint32_t)(port_http_now(p) * 1e6);
-    }
-    snprintf(p->tag, sizeof p->tag, "%08x", tag);
+    snprintf(p->tag, sizeof p->tag, "%08x", (unsigned)(world_random(p->o.world) >> 32));
     port_http_ring(&p->sets);
     port_http_ring(&p->waiting);
     port_http_ring(&p->later);
@@ -949,11 +944,14 @@ int port_http_open(const struct port_http_opts *o, struct port_http **out, struc
     p->max_flying = (int)(most < files / 2 ? most : files / 2);
     co.max_inflight = p->max_flying + 8 * o->nengines + 64;
     co.max_calls = co.max_inflight + p->max_flying;
-    rc = http_client_new(&p->c, &co, e);
+    if (!o->net) {
+        rc = http_client_new(&p->c, &co, e);
+    }
     if (rc != STATUS_OK) {
         port_http_close(p);
         return rc;
     }
+    p->net = o->net ? *o->net : http_client_net(p->c);
     *out = p;
     return STATUS_OK;
 }

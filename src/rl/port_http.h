@@ -20,6 +20,7 @@
 #include "rl/wsync.h"
 
 struct err;
+struct http_net;
 struct port_http;
 struct world;
 
@@ -54,13 +55,14 @@ struct port_http_opts {
     const json_t *manifest;   /* what `miles serve` must show of its numbers, or NULL: anything */
     enum port_http_policy policy;
     const struct world *world;
-    int concurrency;        /* samples at one engine at once; more wait here [512] */
-    double start_s;         /* for an engine to come up [1800] */
-    double request_s;       /* for a sample [14400] */
-    double sync_s;          /* for one engine to take new weights and prove it [600] */
-    double check_s;         /* between two health checks [30] */
-    double check_timeout_s; /* for the answer of one [30] */
-    double check_first_s;   /* without them when an engine has come up [0] */
+    const struct http_net *net; /* what requests go over; NULL: a client of its own */
+    int concurrency;            /* samples at one engine at once; more wait here [512] */
+    double start_s;             /* for an engine to come up [1800] */
+    double request_s;           /* for a sample [14400] */
+    double sync_s;              /* for one engine to take new weights and prove it [600] */
+    double check_s;             /* between two health checks [30] */
+    double check_timeout_s;     /* for the answer of one [30] */
+    double check_first_s;       /* without them when an engine has come up [0] */
     /* Losses of one engine without a finished sample between, then it is given up; an engine of
      * somebody else's that only does not answer is not, as long as others do [3]. With the last one
      * given up the port ends with an error that names all. */

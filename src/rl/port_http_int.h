@@ -5,6 +5,7 @@
 
 #include "base/span.h"
 #include "base/status.h"
+#include "net/http_net.h"
 #include "rl/genwire.h"
 #include "rl/port_http.h"
 
@@ -120,7 +121,8 @@ struct port_http_stats {
 struct port_http {
     struct port_http_opts o;
     struct rollout_port port;
-    struct http_client *c;
+    struct http_client *c; /* NULL: the network is the caller's */
+    struct http_net net;
     struct port_engine *engines;
     struct port_http_link sets, waiting, later, flying, calls;
     int nwaiting;     /* units */

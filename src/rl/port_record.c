@@ -462,7 +462,7 @@ static int port_record_poll(void *self, struct port_answer *a, struct err *e)
         return done != STATUS_OK ? done : port_record_next(p, a) ? STATUS_OK : STATUS_AGAIN;
     }
     if (rc == STATUS_END && p->ready.n) { /* the loop ends these when it has its rewards */
-        usleep(1000);
+        world_sleep(p->world, 0.001);
         rc = ++p->idle < PORT_RECORD_HELD
                  ? STATUS_AGAIN
                  : ERR(e, STATUS_TIMEOUT, "%zu recorded answers that were cut off are not wanted",

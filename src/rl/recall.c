@@ -5,11 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <xxhash.h>
 
 #include "base/mem.h"
 #include "base/status.h"
+#include "base/world.h"
 #include "rl/sample.h"
 
 #define RECALL_BATCH  256  /* results of one commit at most */
@@ -26,6 +26,7 @@ struct recall_asked {
 struct recall {
     struct hub *hub;
     struct journal *j;
+    const struct world *world;
     struct recall_asked *asked; /* in the order of asking; results come nearly so */
     size_t nasked, cap_asked;
     struct hub_result *queue; /* to be handed out from head on; those before `safe` are on disk */
@@ -33,10 +34,11 @@ struct recall {
     double since, wait_s; /* since when one waits for the disk */
 };
 
-struct recall *recall_new(struct hub *hub, struct journal *j)
+struct recall *recall_new(struct hub *hub, struct journal *j, const struct world *w)
 {
     struct recall *r = mem_alloc(sizeof *r);
     r->hub = hub;
+    r->world = w ? w : world_system();
     r->j = j && j->find ? j : NULL; /* one that only listens has nothing to recall */
     return r;
 }
@@ -211,19 +213,17 @@ static int recall_record(struct recall *r, const struct hub_result *result, stru
     return rc;
 }
 
-static double recall_now(void)
+static double recall_now(const struct recall *r)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+    return r->world->now(r->world->self);
 }
 
 static int recall_commit(struct recall *r, struct err *e)
 {
-    double t0 = recall_now();
+    double t0 = recall_now(r);
     int rc = r->j ? r->j->commit(r->j->self, e) : STATUS_OK;
 
-    r->wait_s = RECALL_WAIT_X * (recall_now() - t0);
+    r->wait_s = RECALL_WAIT_X * (recall_now(r) - t0);
     r->wait_s = r->wait_s < RECALL_WAIT_S   ? RECALL_WAIT_S
                 : r->wait_s > RECALL_MOST_S ? RECALL_MOST_S
                                             : r->wait_s;
@@ -241,7 +241,7 @@ static int recall_take(struct recall *r, double wait_s, struct err *e)
     while (r->n - r->safe < RECALL_BATCH &&
            (rc = hub_poll(r->hub, r->n == r->safe ? wait_s : 0.0, &got, e)) == STATUS_OK) {
         *recall_push(r) = got;
-        r->since = r->n - r->safe == 1 ? recall_now() : r->since;
+        r->since = r->n - r->safe == 1 ? recall_now(r) : r->since;
         rc = r->j ? recall_record(r, &got, e) : STATUS_OK;
         if (rc != STATUS_OK || !r->j) {
             break;
@@ -251,7 +251,7 @@ static int recall_take(struct recall *r, double wait_s, struct err *e)
         return rc;
     }
     if (r->j && wait_s <= 0 && r->n - r->safe < RECALL_BATCH &&
-        recall_now() - r->since < r->wait_s) {
+        recall_now(r) - r->since < r->wait_s) {
         return STATUS_AGAIN;
     }
     return recall_commit(r, e);

@@ -2,7 +2,7 @@
  * and that answers from the journal what it has answered before, without asking again (contract
  * C5). Failures and time-outs are results like others: they are decisions.
  *
- *     struct recall *r = recall_new(hub, journal);            journal NULL: nothing is recorded
+ *     struct recall *r = recall_new(hub, journal, world);     journal NULL: nothing is recorded
  *     recall_submit(r, id, &key, &sample, 1, 0, &e);
  *     while (recall_poll(r, 0.1, &result, &e) == 0) { ... json_decref(result.raw); }
  *     recall_free(r);
@@ -19,9 +19,10 @@
 struct err;
 struct recall;
 struct sample;
+struct world;
 
-/* hub NULL: a replay, which has no one to ask. Both are borrowed. */
-struct recall *recall_new(struct hub *hub, struct journal *j);
+/* hub NULL: a replay, which has no one to ask. world NULL: the system's. All are borrowed. */
+struct recall *recall_new(struct hub *hub, struct journal *j, const struct world *w);
 void recall_free(struct recall *r); /* NULL is fine */
 /* Asks for the rewards of n samples: each by itself, or as one group (the function gets a list).
  * rollout and set are those of the key; the rest comes from the samples. STATUS_AGAIN: the hub is

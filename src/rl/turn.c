@@ -54,6 +54,7 @@ static void turn_cfg(struct turn *t, struct rollout_cfg *r)
     memset(r, 0, sizeof *r);
     b->port = t->c->rollout;
     b->hub = eval ? t->c->eval_hub : t->c->hub;
+    b->world = t->c->world;
     b->journal = t->c->journal;
     b->scored = t->c->scored;
     b->enc = t->c->enc;

@@ -464,7 +464,7 @@ static inline void fakeport_open(struct fakeport *f, uint64_t order)
                                      .export_hf = fakeport_export,
                                      .version = fakeport_version,
                                      .self = f};
-    f->world = (struct world){fakeport_now, fakeport_stopping, f};
+    f->world = (struct world){.now = fakeport_now, .stopping = fakeport_stopping, .self = f};
 }
 
 static inline void fakeport_close(struct fakeport *f)

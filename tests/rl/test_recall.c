@@ -42,7 +42,7 @@ static void ask_open(struct ask *a, const char *name, int closed)
     if (!closed) {
         assert_ok(hub_open(&h, &a->hub, &e), &e);
     }
-    a->r = recall_new(a->hub, ledger_journal(a->l));
+    a->r = recall_new(a->hub, ledger_journal(a->l), NULL);
 }
 
 static void ask_close(struct ask *a)

@@ -406,7 +406,7 @@ static int stopping(void *self)
     (void)self;
     return stop;
 }
-static const struct world quick = {jumping, stopping, NULL};
+static const struct world quick = {.now = jumping, .stopping = stopping};
 
 /* Every write and every sync fails once, or some times in a row: the run waits and loses nothing.
  */
