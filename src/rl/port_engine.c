@@ -1,11 +1,13 @@
 /* Owns the life of an engine as the port sees it: from its start over its proof that it holds the
- * right weights to the day it is lost and comes back. One request at a time drives it from state to
- * state; each state has a deadline, and an engine that misses it is lost and starts over. */
+ * right weights to the day it is lost and comes back, or is taken out. One request at a time drives
+ * it from state to state; each state has a deadline, and an engine that misses it is lost and
+ * starts over. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/backoff.h"
 #include "base/buf.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -14,7 +16,8 @@
 #include "rl/port_http_int.h"
 
 #define PORT_ENGINE_PROBE_S   0.25 /* between two looks at an engine that starts */
-#define PORT_ENGINE_BACKOFF_S 30.0 /* longest wait before an engine is started again */
+#define PORT_ENGINE_FIRST_S   0.1  /* first and longest wait before an engine is started again */
+#define PORT_ENGINE_BACKOFF_S 30.0
 #define PORT_ENGINE_SICK      3    /* bad words of SGLang about its health that are believed */
 #define PORT_ENGINE_LEAVE_S   30.0 /* for the router to let go of an engine */
 
@@ -40,8 +43,16 @@ const char *port_engine_waits(const struct port_engine *en)
     case PORT_ENGINE_CHECK: return "the proof of its weights";
     case PORT_ENGINE_JOIN: return "the router";
     case PORT_ENGINE_READY: return "samples";
+    case PORT_ENGINE_FREE: return "nothing: it was taken out";
     default: return "nothing: it was given up";
     }
+}
+
+const char *port_engine_state_name(const struct port_engine *en)
+{
+    static const char *const names[] = {"down",  "starting", "starting", "up",   "syncing",
+                                        "proof", "joining",  "ready",    "gone", "removed"};
+    return names[en->state];
 }
 
 int port_engine_is_up(const struct port_engine *en)
@@ -90,6 +101,7 @@ static void port_engine_enter(struct port_http *p, struct port_engine *en,
         [PORT_ENGINE_JOIN] = "join the router",
         [PORT_ENGINE_READY] = "ready",
         [PORT_ENGINE_GONE] = NULL,
+        [PORT_ENGINE_FREE] = NULL,
     };
     char lane[32];
 
@@ -144,9 +156,12 @@ static void port_engine_give_up(struct port_http *p, struct port_engine *en)
     log_error(ENGINE, "%s is given up: %s", port_engine_name(en), en->why);
     port_engine_enter(p, en, PORT_ENGINE_GONE);
     for (int i = 0; i < p->o.nengines; i++) {
-        if (p->engines[i].state != PORT_ENGINE_GONE) {
+        if (p->engines[i].state < PORT_ENGINE_GONE) {
             return;
         }
+    }
+    if (p->o.room > 0 && p->started) {
+        return; /* one may be added; port_http_tick waits for it, and not for ever */
     }
     buf_init(&all, 900);
     for (int i = 0; i < p->o.nengines; i++) {
@@ -165,8 +180,7 @@ static void port_engine_lose(struct port_http *p, struct port_engine *en, int fi
 static void port_engine_lose(struct port_http *p, struct port_engine *en, int final, int broke,
                              const char *fmt, ...)
 {
-    int host = p->o.host != NULL, back, exp;
-    double wait;
+    int host = en->host != NULL, back;
     va_list ap;
 
     va_start(ap, fmt);
@@ -174,16 +188,18 @@ static void port_engine_lose(struct port_http *p, struct port_engine *en, int fi
     va_end(ap);
     port_http_drop(p, &en->call);
     port_http_drop(p, &en->health);
-    back = p->router[0] ? 0 : port_http_take_back(p, en->index);
+    back = p->router[0] ? 0 : port_http_take_back(p, en->index, en->why);
     log_error(ENGINE, "WorkerCrashed: %s: %s; %d sample%s wait%s for another", port_engine_name(en),
               en->why, back, back == 1 ? "" : "s", back == 1 ? "s" : "");
     port_engine_leave(p, en);
     if (host) {
-        p->o.host->kill(p->o.host->self, en->index);
+        en->host->kill(en->host->self, en->index);
         mem_free(en->url);
         en->url = NULL;
     }
     p->stats.lost++;
+    en->lost_at = en->lost_at > 0.0 ? en->lost_at : port_http_now(p);
+    port_pace_reset(en);
     en->failures += host || broke;
     en->version = -1;
     en->suspect = en->control = 0;
@@ -192,10 +208,9 @@ static void port_engine_lose(struct port_http *p, struct port_engine *en, int fi
         port_engine_give_up(p, en);
         return;
     }
-    exp = en->failures < 6 ? en->failures : 6;
-    wait = 0.1 * (double)(1 << (2 * (exp > 0 ? exp - 1 : 0)));
     port_engine_enter(p, en, PORT_ENGINE_DOWN);
-    en->next_try += wait < PORT_ENGINE_BACKOFF_S ? wait : PORT_ENGINE_BACKOFF_S;
+    en->next_try += backoff_s(PORT_ENGINE_FIRST_S, 2 * (en->failures - 1), PORT_ENGINE_BACKOFF_S,
+                              port_pace_chance(p));
 }
 
 void port_engine_suspect(struct port_http *p, struct port_engine *en)
@@ -214,6 +229,45 @@ void port_engine_doubt(struct port_http *p, struct port_engine *en)
     }
 }
 
+/* ---- coming and going ---- */
+
+void port_engine_place(struct port_http *p, struct port_engine *en,
+                       const struct port_http_host *host, const char *at)
+{
+    int index = (int)(en - p->engines);
+
+    *en =
+        (struct port_engine){.index = index, .host = host, .version = -1, .next_try = p->last_tick};
+    en->at = at ? mem_strdup(at) : NULL;
+}
+
+/* Its place is free. */
+static void port_engine_clear(struct port_http *p, struct port_engine *en)
+{
+    port_http_drop(p, &en->call);
+    port_http_drop(p, &en->health);
+    port_engine_leave(p, en);
+    log_info(ENGINE, "%s is taken out", port_engine_name(en));
+    if (en->host) {
+        en->host->kill(en->host->self, en->index);
+    }
+    port_engine_enter(p, en, PORT_ENGINE_FREE);
+    mem_free(en->url);
+    mem_free(en->at);
+    en->url = en->at = NULL;
+}
+
+void port_engine_remove(struct port_http *p, struct port_engine *en)
+{
+    en->removed = 1;
+    en->move_at = port_http_now(p) + p->o.slow_s;
+    if (en->load > 0) {
+        log_info(ENGINE, "%s is to go: its %d samples are moved in %.0f s if it has not finished",
+                 port_engine_name(en), en->load, p->o.slow_s);
+    }
+    p->look = 1;
+}
+
 /* ---- from start to use ---- */
 
 static void port_engine_start(struct port_http *p, struct port_engine *en, double now)
@@ -225,7 +279,7 @@ static void port_engine_start(struct port_http *p, struct port_engine *en, doubl
     }
     port_engine_enter(p, en, PORT_ENGINE_STARTING);
     en->deadline = now + p->o.start_s;
-    if (p->o.host && p->o.host->start(p->o.host->self, en->index, &e) != STATUS_OK) {
+    if (en->host && en->host->start(en->host->self, en->index, &e) != STATUS_OK) {
         port_engine_lose(p, en, 0, 1, "it cannot be started: %s", e.msg);
     }
 }
@@ -235,7 +289,7 @@ static int port_engine_alive(struct port_http *p, struct port_engine *en)
 {
     char why[600] = "";
 
-    if (!p->o.host || p->o.host->alive(p->o.host->self, en->index, why, sizeof why)) {
+    if (!en->host || en->host->alive(en->host->self, en->index, why, sizeof why)) {
         return 1;
     }
     port_engine_lose(p, en, 0, 0, "it has ended%s%s", why[0] ? ": " : "", why);
@@ -246,13 +300,15 @@ static int port_engine_alive(struct port_http *p, struct port_engine *en)
  * run has begun. */
 static void port_engine_late(struct port_http *p, struct port_engine *en)
 {
-    port_engine_lose(p, en, p->o.host || !p->started, 0, "it was not up after %.0f s%s%s",
-                     p->o.start_s, en->said[0] ? ": " : "", en->said);
+    int final = en->host || (!p->started && !en->added);
+
+    port_engine_lose(p, en, final, 0, "it was not up after %.0f s%s%s", p->o.start_s,
+                     en->said[0] ? ": " : "", en->said);
 }
 
 static void port_engine_probe(struct port_http *p, struct port_engine *en, double now)
 {
-    const char *url = p->o.host ? p->o.host->url(p->o.host->self, en->index) : p->o.urls[en->index];
+    const char *url = en->host ? en->host->url(en->host->self, en->index) : en->at;
 
     if (now > en->deadline) {
         port_engine_late(p, en);
@@ -274,15 +330,18 @@ static void port_engine_probe(struct port_http *p, struct port_engine *en, doubl
 static void port_engine_probed(struct port_http *p, struct port_engine *en,
                                const struct http_client_event *ev)
 {
-    double wait = PORT_ENGINE_PROBE_S * (1 << (en->probes < 4 ? en->probes : 4));
+    double wait = PORT_ENGINE_PROBE_S;
 
     if (ev->outcome == HTTP_CLIENT_OK && ev->status == 200) {
         en->probes = 0;
+        en->wake = !en->host;
         port_engine_enter(p, en, p->o.kind == PORT_HTTP_MILES ? PORT_ENGINE_INFO : PORT_ENGINE_UP);
         return;
     }
-    en->probes++;
-    en->next_try = port_http_now(p) + (p->o.host ? PORT_ENGINE_PROBE_S : wait);
+    if (!en->host) {
+        wait = backoff_s(wait, en->probes++, PORT_ENGINE_PROBE_S * 16, port_pace_chance(p));
+    }
+    en->next_try = port_http_now(p) + wait;
     port_engine_told(ev, en->said, sizeof en->said);
 }
 
@@ -406,6 +465,14 @@ static void port_engine_say(const struct port_http *p, const struct port_engine 
     }
 }
 
+/* What it read may be at fault, not the engine. */
+static void port_engine_doubt_sync(struct port_http *p, int answered)
+{
+    if (answered && p->o.sync->doubt) {
+        p->o.sync->doubt(p->o.sync->self, p->version);
+    }
+}
+
 static void port_engine_took(struct port_http *p, struct port_engine *en,
                              const struct port_http_call *k, const struct http_client_event *ev)
 {
@@ -428,6 +495,7 @@ static void port_engine_took(struct port_http *p, struct port_engine *en,
         port_engine_told(ev, en->said, sizeof en->said);
     } else {
         port_engine_told(ev, told, sizeof told);
+        port_engine_doubt_sync(p, ev->outcome == HTTP_CLIENT_OK);
         port_engine_lose(p, en, 0, ev->outcome == HTTP_CLIENT_OK,
                          "it does not take weight version %lld: %s", (long long)p->version, told);
     }
@@ -450,6 +518,7 @@ static void port_engine_proved(struct port_http *p, struct port_engine *en,
                          "it does not prove that it holds weight version %lld: %s",
                          (long long)p->version, told);
     } else if (p->o.sync->judge(p->o.sync->self, p->version, en->check_k, o, &e) != STATUS_OK) {
+        port_engine_doubt_sync(p, 1);
         port_engine_lose(p, en, 0, 1, "it does not hold weight version %lld: %s",
                          (long long)p->version, e.msg);
     } else {
@@ -461,6 +530,11 @@ static void port_engine_proved(struct port_http *p, struct port_engine *en,
 
 static void port_engine_use(struct port_http *p, struct port_engine *en, double now)
 {
+    if (en->lost_at > 0.0) {
+        log_info(ENGINE, "%s is back %.2f s after it was lost, with weight version %lld",
+                 port_engine_name(en), now - en->lost_at, (long long)en->version);
+        en->lost_at = 0.0;
+    }
     port_engine_enter(p, en, PORT_ENGINE_READY);
     en->suspect = 0;
     if (en->next_check < now + p->o.check_s) {
@@ -535,7 +609,7 @@ static void port_engine_checked(struct port_http *p, struct port_engine *en,
     if (ev->outcome == HTTP_CLIENT_OK && ev->status == 200) {
         en->next_check = port_http_now(p) + p->o.check_s;
         en->sick = 0;
-        if (en->suspect && !p->o.host) { /* it may be another process, with other weights */
+        if (en->suspect && !en->host) { /* it may be another process, with other weights */
             port_engine_doubt(p, en);
         }
         en->suspect = 0;
@@ -581,6 +655,26 @@ static void port_engine_controlled(struct port_http *p, struct port_engine *en,
     }
 }
 
+/* Who drove it before may have been killed between a pause and its end: it must not rest for ever.
+ */
+static void port_engine_wake(struct port_http *p, struct port_engine *en)
+{
+    en->call = port_http_send(p, PORT_HTTP_WAKE, en->index, "POST", en->url, "/continue_generation",
+                              "{}", 2, p->o.check_timeout_s);
+}
+
+static void port_engine_woken(struct port_http *p, struct port_engine *en,
+                              const struct http_client_event *ev)
+{
+    char told[512];
+
+    en->wake = 0;
+    if (ev->outcome != HTTP_CLIENT_OK) {
+        port_engine_told(ev, told, sizeof told);
+        port_engine_lose(p, en, 0, 0, "it does not go on when told: %s", told);
+    }
+}
+
 void port_engine_event(struct port_http *p, struct port_http_call *k,
                        const struct http_client_event *ev)
 {
@@ -610,6 +704,7 @@ void port_engine_event(struct port_http *p, struct port_http_call *k,
     case PORT_HTTP_INFO: port_engine_informed(p, en, ev); break;
     case PORT_HTTP_TAKE: port_engine_took(p, en, k, ev); break;
     case PORT_HTTP_CHECK: port_engine_proved(p, en, k, ev); break;
+    case PORT_HTTP_WAKE: port_engine_woken(p, en, ev); break;
     case PORT_HTTP_JOIN: port_engine_joined(p, en, ev); break;
     case PORT_HTTP_CONTROL: port_engine_controlled(p, en, ev); break;
     default: break;
@@ -621,6 +716,8 @@ static void port_engine_go_on(struct port_http *p, struct port_engine *en, doubl
 {
     if (en->control == 1) {
         port_engine_control(p, en);
+    } else if (en->wake && !p->paused && !p->controlling) {
+        port_engine_wake(p, en);
     } else if (en->state == PORT_ENGINE_UP && !p->o.sync) {
         port_engine_enter(p, en, PORT_ENGINE_JOIN);
         en->deadline = now + p->o.request_s;
@@ -637,6 +734,13 @@ static void port_engine_go_on(struct port_http *p, struct port_engine *en, doubl
 
 void port_engine_tick(struct port_http *p, struct port_engine *en, double now)
 {
+    if (en->state == PORT_ENGINE_FREE) {
+        return;
+    }
+    if (en->removed && (en->load == 0 || !port_engine_is_up(en))) {
+        port_engine_clear(p, en);
+        return;
+    }
     if (en->state == PORT_ENGINE_GONE) {
         return;
     }

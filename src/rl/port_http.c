@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/backoff.h"
 #include "base/buf.h"
 #include "base/conf.h"
 #include "base/log.h"
@@ -27,6 +28,7 @@
 #define PORT_HTTP_ABORT_S   30.0  /* for an aborted sample to come back */
 #define PORT_HTTP_CUTS      4     /* connections may end under a sample so many times its tries */
 #define PORT_HTTP_MAX_BODY  (256u << 20)
+#define PORT_HTTP_FIRST_S   0.2 /* first and longest wait before samples are asked for again */
 #define PORT_HTTP_BACKOFF_S 5.0
 
 /* ---- small things ---- */
@@ -193,10 +195,10 @@ static void port_http_again(struct port_http *p, struct port_http_unit *u, doubl
     }
 }
 
-static double port_http_backoff(int n)
+/* Before it is asked for the n-th time more. */
+static double port_http_backoff(struct port_http *p, int n)
 {
-    double wait = 0.1 * (double)(1 << (n < 6 ? n : 6));
-    return wait < PORT_HTTP_BACKOFF_S ? wait : PORT_HTTP_BACKOFF_S;
+    return backoff_s(PORT_HTTP_FIRST_S, n - 1, PORT_HTTP_BACKOFF_S, port_pace_chance(p));
 }
 
 /* An answer that is no good; the cause is in u->cause. */
@@ -213,7 +215,10 @@ static void port_http_retry(struct port_http *p, struct port_http_unit *u, int e
                  port_http_who(p, engine), u->first, u->first + u->count - 1,
                  (long long)u->set->g.id, u->cause);
     }
-    port_http_again(p, u, port_http_backoff(u->tries));
+    if (engine >= 0) {
+        port_pace_failed(p, &p->engines[engine], u->cause);
+    }
+    port_http_again(p, u, port_http_backoff(p, u->tries));
 }
 
 /* The connection or the engine ended under it. That is the engine's fault until it happens too
@@ -235,9 +240,10 @@ static void port_http_cut(struct port_http *p, struct port_http_unit *u, int eng
     port_http_count_cut(p, u, engine);
     log_debug(ENGINE, "%s: %s", port_http_who(p, engine), u->cause);
     if (engine >= 0) {
+        port_pace_failed(p, &p->engines[engine], u->cause);
         port_engine_suspect(p, &p->engines[engine]);
     }
-    port_http_again(p, u, engine < 0 ? port_http_backoff(u->cuts) : 0.0);
+    port_http_again(p, u, engine < 0 ? port_http_backoff(p, u->cuts) : 0.0);
 }
 
 /* It said to come later. */
@@ -251,7 +257,7 @@ static void port_http_postpone(struct port_http *p, struct port_http_unit *u, in
     if (u->busy++ == 0) {
         log_warn(ENGINE, "%s takes no samples now: %s", port_http_who(p, engine), u->cause);
     }
-    port_http_again(p, u, port_http_backoff(u->busy));
+    port_http_again(p, u, port_http_backoff(p, u->busy));
 }
 
 /* The version that a name stands for; -1: none of ours. */
@@ -291,6 +297,16 @@ static int port_http_right(const struct port_http *p, struct port_http_unit *u,
     return 1;
 }
 
+static int port_http_longest(const struct genwire_sample *s, int n)
+{
+    int most = 0;
+
+    for (int i = 0; i < n; i++) {
+        most = s[i].ntokens > most ? s[i].ntokens : most;
+    }
+    return most;
+}
+
 /* A whole answer of status 200. */
 static void port_http_take_answer(struct port_http *p, struct port_http_unit *u,
                                   const struct port_http_call *k,
@@ -323,6 +339,10 @@ static void port_http_take_answer(struct port_http *p, struct port_http_unit *u,
             if (k->engine == i || (k->engine < 0 && p->engines[i].state == PORT_ENGINE_READY)) {
                 p->engines[i].failures = p->engines[i].sick = 0;
             }
+        }
+        if (k->engine >= 0 && !u->set->aborted) {
+            port_pace_answered(p, &p->engines[k->engine], port_http_longest(s, u->count),
+                               port_pace_clock(p) - u->sent);
         }
         for (int i = 0; i < u->count; i++) {
             int64_t v = p->o.sync ? port_http_version(s[i].version) : p->version;
@@ -395,7 +415,7 @@ static void port_http_answered(struct port_http *p, struct port_http_call *k,
     }
 }
 
-int port_http_take_back(struct port_http *p, int engine)
+int port_http_take_back(struct port_http *p, int engine, const char *why)
 {
     struct port_http_link *x = p->flying.prev, *prev;
     int n = 0;
@@ -407,7 +427,7 @@ int port_http_take_back(struct port_http *p, int engine)
             p->net.cancel(p->net.self, u->call->id);
             port_http_land(p, u);
             n += u->count;
-            snprintf(u->cause, sizeof u->cause, "%.250s", p->engines[engine].why);
+            snprintf(u->cause, sizeof u->cause, "%.250s", why);
             port_http_count_cut(p, u, engine);
             port_http_again(p, u, 0.0);
         }
@@ -421,11 +441,11 @@ int port_http_take_back(struct port_http *p, int engine)
 static struct port_engine *port_http_pick(struct port_http *p)
 {
     struct port_engine *best = NULL;
+    double now = port_http_now(p);
 
     for (int i = 0; i < p->o.nengines; i++) {
         struct port_engine *en = &p->engines[i];
-        if (en->state == PORT_ENGINE_READY && !en->suspect && en->load < p->o.concurrency &&
-            (!best || en->load < best->load)) {
+        if (port_pace_usable(p, en, now) && (!best || en->load < best->load)) {
             best = en;
         }
     }
@@ -434,10 +454,13 @@ static struct port_engine *port_http_pick(struct port_http *p)
 
 static int port_http_nready(const struct port_http *p, int idle)
 {
+    double now = port_http_now(p);
     int n = 0;
+
     for (int i = 0; i < p->o.nengines; i++) {
-        n += p->engines[i].state == PORT_ENGINE_READY && !p->engines[i].suspect &&
-             (!idle || p->engines[i].load == 0);
+        const struct port_engine *en = &p->engines[i];
+        n += en->state == PORT_ENGINE_READY && !en->suspect && !en->wake && !en->removed &&
+             !breaker_holds(&en->gate, now) && (!idle || en->load == 0);
     }
     return n;
 }
@@ -488,6 +511,7 @@ static int port_http_fly(struct port_http *p, struct port_http_unit *u, int engi
     if (u->deadline <= 0.0) {
         u->deadline = now + p->o.request_s;
     }
+    u->sent = port_pace_clock(p);
     snprintf(rid, sizeof rid, "miles-%s-%012llx", p->tag, (unsigned long long)p->serial++);
     buf_init(&body, PORT_HTTP_MAX_BODY);
     genwire_request(&body, &q);
@@ -645,6 +669,7 @@ static void port_http_tick(struct port_http *p)
         p->engines[i].deadline += away;
     }
     p->last_up += away > 1.0 ? away : 0.0;
+    p->away += away > 1.0 ? away : 0.0;
     p->last_tick = now;
     for (int i = 0; i < p->o.nengines && !p->fatal.code; i++) {
         port_engine_tick(p, &p->engines[i], now);
@@ -666,6 +691,10 @@ static void port_http_tick(struct port_http *p)
         }
     }
     port_http_abort_flying(p, now);
+    port_pace_tick(p, now);
+    if (p->o.attend) {
+        p->o.attend(p->o.attend_self);
+    }
 }
 
 /* Takes the events that are there; waits for the first at most wait_s. */
@@ -872,6 +901,7 @@ static void port_http_report(void *self, json_t *row)
     metric_put_int(row, "rollout/engine_requests", s->requests);
     metric_put_int(row, "rollout/engine_retries", s->retries);
     metric_put_int(row, "rollout/engines_lost", s->lost);
+    metric_put_int(row, "rollout/engines_drained", s->drained);
     metric_put_int(row, "rollout/wrong_version_answers", s->wrong);
     metric_put(row, "perf/engine_wait_time", s->wait_s);
     memset(&p->stats, 0, sizeof p->stats);
@@ -887,6 +917,7 @@ static void port_http_defaults(struct port_http_opts *o)
                                      .sync_s = 600.0,
                                      .check_s = 30.0,
                                      .check_timeout_s = 30.0,
+                                     .slow_s = 60.0,
                                      .restarts = 3,
                                      .tries = 5};
     o->world = o->world ? o->world : world_system();
@@ -896,6 +927,7 @@ static void port_http_defaults(struct port_http_opts *o)
     o->sync_s = o->sync_s > 0.0 ? o->sync_s : d.sync_s;
     o->check_s = o->check_s > 0.0 ? o->check_s : d.check_s;
     o->check_timeout_s = o->check_timeout_s > 0.0 ? o->check_timeout_s : d.check_timeout_s;
+    o->slow_s = o->slow_s > 0.0 ? o->slow_s : d.slow_s;
     o->restarts = o->restarts > 0 ? o->restarts : d.restarts;
     o->tries = o->tries > 0 ? o->tries : d.tries;
 }
@@ -905,9 +937,9 @@ int port_http_open(const struct port_http_opts *o, struct port_http **out, struc
     struct port_http *p;
     struct http_client_opts co = {0};
     int64_t files = proc_raise_files(0), most;
-    int rc = STATUS_OK;
+    int rc = STATUS_OK, places = o->nengines + o->room;
 
-    if (o->nengines < 1 || (!o->urls) == (!o->host)) {
+    if (places < 1 || (o->nengines > 0 && (!o->urls) == (!o->host))) {
         return ERR(e, STATUS_INPUT,
                    "a port needs engines, and either their addresses or somebody "
                    "who starts them");
@@ -931,18 +963,16 @@ int port_http_open(const struct port_http_opts *o, struct port_http **out, struc
     port_http_ring(&p->calls);
     p->ready_end = &p->ready;
     p->version = -1;
-    p->last_up = p->last_tick = port_http_now(p);
+    p->opened = p->last_up = p->last_tick = port_http_now(p);
     p->last_tick -= PORT_HTTP_TICK_S;
-    p->engines = mem_alloc(sizeof *p->engines * (size_t)o->nengines);
+    p->engines = mem_alloc(sizeof *p->engines * (size_t)places);
     for (int i = 0; i < o->nengines; i++) {
-        p->engines[i].index = i;
-        p->engines[i].version = -1;
-        p->engines[i].next_try = p->last_tick;
+        port_engine_place(p, &p->engines[i], o->host, o->urls ? o->urls[i] : NULL);
     }
     /* Half of the files are the run's own; what asks about engines never waits for samples. */
-    most = (int64_t)o->nengines * p->o.concurrency;
+    most = (int64_t)places * p->o.concurrency;
     p->max_flying = (int)(most < files / 2 ? most : files / 2);
-    co.max_inflight = p->max_flying + 8 * o->nengines + 64;
+    co.max_inflight = p->max_flying + 8 * places + 64;
     co.max_calls = co.max_inflight + p->max_flying;
     if (!o->net) {
         rc = http_client_new(&p->c, &co, e);
@@ -958,20 +988,25 @@ int port_http_open(const struct port_http_opts *o, struct port_http **out, struc
 
 int port_http_start(struct port_http *p, struct err *e)
 {
-    int up = 0;
+    int up = 0, missing = 0;
 
     port_http_run(p, PORT_HTTP_WAIT_S);
     for (int i = 0; i < p->o.nengines && !p->fatal.code; i++) {
         const struct port_engine *en = &p->engines[i];
-        if (en->state == PORT_ENGINE_GONE) {
+        int is = p->o.sync ? port_engine_is_up(en) : en->state == PORT_ENGINE_READY;
+        if (en->state == PORT_ENGINE_GONE && !en->added) {
             port_http_fail(p, STATUS_CHILD, "%s: %s", port_engine_name(en), en->why);
         }
-        up += p->o.sync ? port_engine_is_up(en) : en->state == PORT_ENGINE_READY;
+        up += is;
+        missing += !is && !en->added;
+    }
+    if (up == 0 && port_http_now(p) - p->opened > p->o.start_s) {
+        port_http_fail(p, STATUS_TIMEOUT, "no engine is there after %.0f s", p->o.start_s);
     }
     if (p->fatal.code) {
         return port_http_failed(p, e);
     }
-    p->started = up == p->o.nengines;
+    p->started = up > 0 && missing == 0;
     return p->started ? STATUS_OK : STATUS_AGAIN;
 }
 
@@ -998,6 +1033,75 @@ int port_http_ready(const struct port_http *p, char *said, size_t size)
 const struct rollout_port *port_http_port(struct port_http *p)
 {
     return &p->port;
+}
+
+int port_http_find(const struct port_http *p, const char *url)
+{
+    for (int i = 0; i < p->o.nengines; i++) {
+        const struct port_engine *en = &p->engines[i];
+        if (en->at && !en->removed && strcmp(en->at, url) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+int port_http_add(struct port_http *p, const char *url, int *engine, struct err *e)
+{
+    int i = 0;
+
+    if (port_http_find(p, url) >= 0) {
+        return ERR(e, STATUS_INPUT, "%s is an engine already", url);
+    }
+    while (i < p->o.nengines && p->engines[i].state != PORT_ENGINE_FREE) {
+        i++;
+    }
+    if (i == p->o.nengines) {
+        if (p->o.room < 1) {
+            return ERR(e, STATUS_AGAIN, "there is no room for another engine than the %d",
+                       p->o.nengines);
+        }
+        p->o.nengines++;
+        p->o.room--;
+    }
+    port_engine_place(p, &p->engines[i], NULL, url);
+    p->engines[i].added = 1;
+    p->look = 1;
+    log_info(ENGINE, "%s is added as engine %d", url, i);
+    if (engine) {
+        *engine = i;
+    }
+    return STATUS_OK;
+}
+
+int port_http_remove(struct port_http *p, int engine, struct err *e)
+{
+    if (engine < 0 || engine >= p->o.nengines || p->engines[engine].removed) {
+        return ERR(e, STATUS_NOTFOUND, "there is no engine %d", engine);
+    }
+    port_engine_remove(p, &p->engines[engine]);
+    return STATUS_OK;
+}
+
+json_t *port_http_tell(const struct port_http *p)
+{
+    json_t *all = json_array();
+    double now = port_http_now(p);
+
+    for (int i = 0; i < p->o.nengines; i++) {
+        const struct port_engine *en = &p->engines[i];
+        if (en->state != PORT_ENGINE_FREE) {
+            json_array_append_new(
+                all,
+                json_pack("{s:i,s:s?,s:b,s:s,s:f,s:s,s:I,s:i,s:s,s:f,s:b,s:s}", "engine", i, "url",
+                          en->url ? en->url : en->at, "own", en->host != NULL, "state",
+                          port_engine_state_name(en), "since_s", now - en->since, "waits_for",
+                          port_engine_waits(en), "weight_version", (json_int_t)en->version,
+                          "samples", en->load, "breaker", breaker_name(&en->gate), "behind",
+                          port_pace_behind(en), "leaving", en->removed, "lost_last_by", en->why));
+        }
+    }
+    return all;
 }
 
 static void port_http_free_ring(struct port_http_link *r)
@@ -1031,6 +1135,7 @@ void port_http_close(struct port_http *p)
     }
     for (int i = 0; i < p->o.nengines; i++) {
         mem_free(p->engines[i].url);
+        mem_free(p->engines[i].at);
     }
     mem_free(p->engines);
     mem_free(p);

@@ -11,8 +11,9 @@
  * An engine is used when it answers, shows the numbers it must show, and has proven that it holds
  * the weights of the last publish. One that ends, does not answer its health checks or breaks its
  * word is lost: its samples go to the others (`miles serve`: the same tokens, contract C3), it is
- * started again, and used again when it fulfils all of that. Every wait has a deadline and a name.
- */
+ * started again, and used again when it fulfils all of that. One that fails sample after sample or
+ * is far slower than the others gets none for a while, and then one to try. Engines may be added
+ * and taken out at any time. Every wait has a deadline and a name. */
 #ifndef RL_PORT_HTTP_H
 #define RL_PORT_HTTP_H
 
@@ -45,7 +46,8 @@ enum port_http_policy { PORT_HTTP_REFUSE, PORT_HTTP_MARK };
 /* Borrowed until port_http_close. Zero means the default in brackets. */
 struct port_http_opts {
     enum port_http_kind kind;
-    int nengines;
+    int nengines;                      /* at first; may be 0 with room */
+    int room;                          /* for engines that are added later [0] */
     const char *const *urls;           /* of engines that are somebody else's, or NULL and: */
     const struct port_http_host *host; /* who starts them */
     const char *router;       /* takes the samples, and engines are its workers; NULL: none */
@@ -70,6 +72,13 @@ struct port_http_opts {
     int tries;    /* of one sample after errors that name it, then an error [5] */
     int say_sync; /* 1: the log has every request of a weight sync and its answer */
     int experts;  /* 1: SGLang is asked for the experts it chose (models that have some) */
+    /* An engine whose answers take so many times as long as those of all engines for slow_s gets no
+     * samples, and those it has are moved slow_s later. 0: slow engines are borne. */
+    double slow_factor;
+    double slow_s;              /* [60] */
+    void (*attend)(void *self); /* called now and then while the port is, for who adds and takes out
+                                   engines; may be NULL */
+    void *attend_self;
 };
 
 int port_http_open(const struct port_http_opts *o, struct port_http **out, struct err *e);
@@ -78,6 +87,16 @@ int port_http_start(struct port_http *p, struct err *e);
 /* Engines that are up, for progress; `said` gets what the others wait for. */
 int port_http_ready(const struct port_http *p, char *said, size_t size);
 const struct rollout_port *port_http_port(struct port_http *p);
+/* An engine of somebody else's from now on; its number goes to *engine (may be NULL). It is not
+ * waited for. STATUS_AGAIN: there is no room. */
+int port_http_add(struct port_http *p, const char *url, int *engine, struct err *e);
+/* Gets no more samples, may finish those it has within slow_s, and is gone; one of the run's own is
+ * ended. STATUS_NOTFOUND: there is no such engine. */
+int port_http_remove(struct port_http *p, int engine, struct err *e);
+/* The number of the engine at the address; -1: none. */
+int port_http_find(const struct port_http *p, const char *url);
+/* What is known of the engines, for an operator: an array, the caller's. */
+json_t *port_http_tell(const struct port_http *p);
 /* Ends requests; who started engines ends them. NULL is fine. */
 void port_http_close(struct port_http *p);
 

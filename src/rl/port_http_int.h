@@ -1,11 +1,12 @@
-/* What the two files of the HTTP port share: port_http.c has the samples, port_engine.c has the
- * engines. Everything is the caller's thread's. */
+/* What the files of the HTTP port share: port_http.c has the samples, port_engine.c the engines,
+ * port_pace.c the judgement on how these do. Everything is the caller's thread's. */
 #ifndef RL_PORT_HTTP_INT_H
 #define RL_PORT_HTTP_INT_H
 
 #include "base/span.h"
 #include "base/status.h"
 #include "net/http_net.h"
+#include "rl/breaker.h"
 #include "rl/genwire.h"
 #include "rl/port_http.h"
 
@@ -37,6 +38,7 @@ struct port_http_unit {
     int cuts;        /* connections that ended under it */
     int busy;        /* answers that said to come later, in a row */
     double deadline; /* 0: never sent */
+    double sent;     /* last, on port_pace_clock */
     double not_before;
     struct port_http_call *call;  /* while flying */
     double abort_next, abort_end; /* while it is being aborted: ask again, give up; else 0 */
@@ -50,6 +52,7 @@ enum port_http_ask {
     PORT_HTTP_INFO,
     PORT_HTTP_TAKE,
     PORT_HTTP_CHECK,
+    PORT_HTTP_WAKE,
     PORT_HTTP_JOIN,
     PORT_HTTP_LEAVE,
     PORT_HTTP_CONTROL,
@@ -76,12 +79,23 @@ enum port_engine_state {
     PORT_ENGINE_CHECK,    /* proves that it has */
     PORT_ENGINE_JOIN,     /* the router is told of it */
     PORT_ENGINE_READY,    /* has samples, or may get some */
-    PORT_ENGINE_GONE      /* given up */
+    PORT_ENGINE_GONE,     /* given up */
+    PORT_ENGINE_FREE      /* taken out: its place is another's to take */
+};
+
+/* How long answers take, newer ones with more weight. */
+struct port_pace {
+    double seconds, tokens, n; /* of answers */
+    double expected;           /* of an engine: seconds that all engines would have taken */
+    int answers;               /* since it was judged last */
 };
 
 struct port_engine {
     int index;
     enum port_engine_state state;
+    const struct port_http_host *host; /* who starts it; NULL: somebody else's, at: */
+    char *at;
+    int added;       /* 1: while the port was open; it is not waited for */
     char *url;       /* NULL: not known */
     char why[768];   /* why it was lost last */
     char said[256];  /* what came of the last thing it was asked while it starts */
@@ -94,9 +108,16 @@ struct port_engine {
     struct port_http_call *leaving; /* to the router */
     int failures;                   /* losses without a finished sample between */
     int probes;
-    int sick;        /* health checks in a row that said it is not well */
-    int load;        /* samples on their way to it */
-    int suspect;     /* a connection broke: no new samples before its next good check */
+    int sick;       /* health checks in a row that said it is not well */
+    int load;       /* samples on their way to it */
+    int suspect;    /* a connection broke: no new samples before its next good check */
+    int wake;       /* 1: it may have been told to pause by who knew it before */
+    int removed;    /* 1: it is to go when its samples are done */
+    double lost_at; /* 0: it was not lost since it was ready last */
+    double slow_at; /* since when its answers are too slow; 0: they are not */
+    double move_at; /* its samples are taken back then; 0: they are not */
+    struct breaker gate;
+    struct port_pace pace;
     int joined;      /* the router knows it */
     int row_exact;   /* it promises the trainer's bits */
     int64_t version; /* that it has proven to hold; -1: none */
@@ -114,12 +135,12 @@ struct port_http_ready {
 };
 
 struct port_http_stats {
-    int64_t requests, retries, lost, wrong;
+    int64_t requests, retries, lost, wrong, drained;
     double wait_s;
 };
 
 struct port_http {
-    struct port_http_opts o;
+    struct port_http_opts o; /* nengines: places that are or were taken */
     struct rollout_port port;
     struct http_client *c; /* NULL: the network is the caller's */
     struct http_net net;
@@ -137,10 +158,13 @@ struct port_http {
     char router[256];
     char tag[16];
     uint64_t serial;
-    double last_tick, last_up;
-    int look;           /* an engine has answered or is in another state: it may go on at once */
-    struct err fatal;   /* code 0: none */
-    struct err refused; /* of the running control */
+    double opened, last_tick, last_up;
+    double away;           /* seconds in which the caller was busy with something else */
+    double next_pace;      /* look at the oldest samples */
+    struct port_pace pace; /* of all engines */
+    int look;              /* an engine has answered or is in another state: it may go on at once */
+    struct err fatal;      /* code 0: none */
+    struct err refused;    /* of the running control */
     struct port_http_stats stats;
 };
 
@@ -155,7 +179,7 @@ struct port_http_call *port_http_send(struct port_http *p, enum port_http_ask ki
 /* Nobody waits for it any more; NULL is fine. Its place is cleared. */
 void port_http_drop(struct port_http *p, struct port_http_call **call);
 /* The samples that are on their way to the engine wait again, before all others. Their number. */
-int port_http_take_back(struct port_http *p, int engine);
+int port_http_take_back(struct port_http *p, int engine, const char *why);
 /* The port cannot go on; the first cause stays. */
 void port_http_fail(struct port_http *p, int code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
@@ -177,5 +201,31 @@ void port_engine_suspect(struct port_http *p, struct port_engine *en);
 void port_engine_doubt(struct port_http *p, struct port_engine *en);
 int port_engine_is_up(const struct port_engine *en);         /* it answers */
 const char *port_engine_waits(const struct port_engine *en); /* for what, in words */
+const char *port_engine_state_name(const struct port_engine *en);
+/* A place for an engine, which is somebody else's when host is NULL. */
+void port_engine_place(struct port_http *p, struct port_engine *en,
+                       const struct port_http_host *host, const char *at);
+/* It gets no more samples and goes when those it has are done or moved. */
+void port_engine_remove(struct port_http *p, struct port_engine *en);
+
+/* ---- port_pace.c ---- */
+
+/* In [0, 1), from the world. */
+double port_pace_chance(struct port_http *p);
+/* Time without that in which nobody looked at the port. */
+double port_pace_clock(const struct port_http *p);
+/* May it get a sample now? */
+int port_pace_usable(const struct port_http *p, struct port_engine *en, double now);
+/* An engine's answer was good and has so many tokens, the longest of its samples. */
+void port_pace_answered(struct port_http *p, struct port_engine *en, int tokens, double seconds);
+/* It was not, or none came. */
+void port_pace_failed(struct port_http *p, struct port_engine *en, const char *why);
+/* Finds samples that an engine is far too long about, and moves those of engines that are drained.
+ */
+void port_pace_tick(struct port_http *p, double now);
+/* Forgets all: it is another process now. */
+void port_pace_reset(struct port_engine *en);
+/* How many times as long as all engines it takes; 0: not known. */
+double port_pace_behind(const struct port_engine *en);
 
 #endif

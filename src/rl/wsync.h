@@ -7,6 +7,7 @@
  *     sync->take(sync->self, version, &request, e);             for each engine, then sent
  *     for (k = 0; sync->check(sync->self, version, k, &request, e) == STATUS_OK; k++)
  *         ... sent; sync->judge(sync->self, version, k, answer, e)
+ *     sync->doubt(sync->self, version);                         one did not take or prove it
  *     sync->settled(sync->self, version);                       every engine has it
  *
  * In an engine a version is named by its number in decimal: weight_version of its answers.
@@ -40,6 +41,9 @@ struct wsync {
     int (*check)(void *self, int64_t version, int k, struct wsync_request *r, struct err *e);
     /* STATUS_OK when the answer is right; else the error names tensor and both values. */
     int (*judge)(void *self, int64_t version, int k, const json_t *answer, struct err *e);
+    /* An engine did not take the version, or did not prove it: what it was given may be damaged,
+     * and is made good before the next try where that can be. NULL: nothing is left lying about. */
+    void (*doubt)(void *self, int64_t version);
     /* All engines have it: what only older versions need may go. */
     void (*settled)(void *self, int64_t version);
     void *self;

@@ -239,19 +239,14 @@ static int wsync_folder_read(void *arg, const char *name, uint16_t *dst, int64_t
     return wfile_read_bf16(arg, name, dst, count, e);
 }
 
-/* From the trainer's memory, or, when training has gone on, from the folder as it was written. */
-static int wsync_folder_sum(struct wsync_folder *s, struct wsum_opts *o, struct map *out,
-                            struct err *e)
+/* Of what lies in the folder. */
+static int wsync_folder_sum_disk(struct wsync_folder *s, int64_t version, struct wsum_opts *o,
+                                 struct map *out, struct err *e)
 {
     struct wfile *f = NULL;
-    char *path;
-    int rc;
+    char *path = wsync_folder_path(s, version);
+    int rc = wfile_open(path, &f, e);
 
-    if (s->o.w->version == s->judged) {
-        return wsum_take(s->o.w, o, out, e);
-    }
-    path = wsync_folder_path(s, s->judged);
-    rc = wfile_open(path, &f, e);
     mem_free(path);
     if (rc == STATUS_OK) {
         o->read = wsync_folder_read;
@@ -260,6 +255,14 @@ static int wsync_folder_sum(struct wsync_folder *s, struct wsum_opts *o, struct 
         wfile_close(f);
     }
     return rc;
+}
+
+/* From the trainer's memory, or, when training has gone on, from the folder as it was written. */
+static int wsync_folder_sum(struct wsync_folder *s, struct wsum_opts *o, struct map *out,
+                            struct err *e)
+{
+    return s->o.w->version == s->judged ? wsum_take(s->o.w, o, out, e)
+                                        : wsync_folder_sum_disk(s, s->judged, o, out, e);
 }
 
 /* Once for all engines. */
@@ -321,6 +324,53 @@ static int wsync_folder_judge(void *self, int64_t version, int k, const json_t *
     return rc == STATUS_OK ? rc : told;
 }
 
+/* Does the folder hold what the trainer does? */
+static int wsync_folder_whole(struct wsync_folder *s, int64_t version, struct err *e)
+{
+    struct wsum_opts here = {0}, there = {0};
+    char want[65], have[65];
+    struct map a, b;
+    int rc;
+
+    map_init(&a);
+    map_init(&b);
+    rc = wsum_take(s->o.w, &here, &a, e);
+    rc = rc == STATUS_OK ? wsync_folder_sum_disk(s, version, &there, &b, e) : rc;
+    if (rc == STATUS_OK) {
+        wsum_total(&a, want);
+        wsum_total(&b, have);
+        if (strcmp(want, have) != 0) {
+            rc = ERR(e, STATUS_FORMAT, "the sum of its tensors is %.16s, it was written with %.16s",
+                     have, want);
+        }
+    }
+    map_fini(&a);
+    map_fini(&b);
+    return rc;
+}
+
+/* A folder that somebody has damaged is written again as long as the trainer has those weights. */
+static void wsync_folder_doubt(void *self, int64_t version)
+{
+    struct wsync_folder *s = self;
+    struct err e = {0};
+    char *path;
+    int rc;
+
+    if (wsync_folder_at(s, version) < 0 || s->o.w->version != version ||
+        wsync_folder_whole(s, version, &e) == STATUS_OK) {
+        return;
+    }
+    path = wsync_folder_path(s, version);
+    log_warn(WSYNC, "weight_sync: %s is damaged and is written again: %s", path, e.msg);
+    rc = fsio_remove_tree(path, &e);
+    rc = rc == STATUS_OK ? s->o.train->export_hf(s->o.train->self, path, &e) : rc;
+    if (rc != STATUS_OK) {
+        log_error(WSYNC, "weight_sync: %s cannot be written again: %s", path, e.msg);
+    }
+    mem_free(path);
+}
+
 static void wsync_folder_settled(void *self, int64_t version)
 {
     struct wsync_folder *s = self;
@@ -360,6 +410,7 @@ int wsync_folder_open(const struct wsync_folder_opts *o, struct wsync_folder **o
                              .take = wsync_folder_take,
                              .check = wsync_folder_check,
                              .judge = wsync_folder_judge,
+                             .doubt = wsync_folder_doubt,
                              .settled = wsync_folder_settled,
                              .self = s};
     rc = wsync_folder_clean(s, e);

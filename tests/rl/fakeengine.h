@@ -62,7 +62,7 @@ struct fakeengine_host {
     struct wsync sync;
     const char *urls[FAKEENGINE_MAX];
     atomic_int dead[FAKEENGINE_MAX];
-    int prepared, settled, no_start;
+    int prepared, settled, doubted, no_start;
 };
 
 static inline int32_t fakeengine_token(int32_t first, uint64_t sample, int i)
@@ -476,6 +476,11 @@ static inline void fakeengine_sync_settled(void *self, int64_t version)
     ((struct fakeengine_host *)self)->settled = (int)version;
 }
 
+static inline void fakeengine_sync_doubt(void *self, int64_t version)
+{
+    ((struct fakeengine_host *)self)->doubted = (int)version;
+}
+
 static inline void fakeengine_open(struct fakeengine_host *h, int n)
 {
     memset(h, 0, sizeof *h);
@@ -494,6 +499,7 @@ static inline void fakeengine_open(struct fakeengine_host *h, int n)
                              .take = fakeengine_sync_take,
                              .check = fakeengine_sync_check,
                              .judge = fakeengine_sync_judge,
+                             .doubt = fakeengine_sync_doubt,
                              .settled = fakeengine_sync_settled,
                              .self = h};
 }

@@ -539,6 +539,7 @@ static void test_publish(void **state)
     h.e[1].bad_proof = 1;
     begin(2);
     assert_int_equal(h.e[0].takes, 3);
+    assert_int_equal(h.doubted, 1); /* what it was given may have been at fault */
     submit_all(4, 2);
     drain_all(8);
     no_unproven();
@@ -773,6 +774,172 @@ static void test_external(void **state)
     finish();
 }
 
+/* What it answers takes it far longer than the others: it gets no more, those it has are moved, and
+ * when it is well it is used again. */
+static void test_slow(void **state)
+{
+    struct err e = {0};
+    struct port_answer a;
+    double end = proc_now() + 30, next = 0.0;
+    int64_t drained = 0;
+    int group = 0, before;
+    (void)state;
+    defaults(3);
+    b.o.slow_factor = 5.0;
+    b.o.slow_s = 0.5;
+    b.o.concurrency = 2;
+    begin(3);
+    h.e[2].hold = 1;
+    b.n = 1;
+    b.seen = mem_alloc(65536);
+    while (!drained && proc_now() < end) {
+        for (; group - b.answers < 12; group++) {
+            assert_ok(submit(group, 1, &e), &e);
+        }
+        if (proc_now() >= next) { /* each takes it 0.3 s */
+            next = proc_now() + 0.3;
+            fakeengine_let(&h.e[2], "stop");
+        }
+        if (b.r->poll(b.r->self, &a, &e) == STATUS_OK) {
+            check(&a);
+        }
+        usleep(500);
+        drained = figure("rollout/engines_drained");
+    }
+    assert_int_equal(drained, 1);
+    before = h.e[2].asked;
+    drain(20, &e); /* what it has comes from others */
+    assert_int_equal(b.answers, group);
+    assert_int_equal(fakeengine_let(&h.e[2], "stop") > 2, 0);
+    h.e[2].hold = 0;
+    for (end = proc_now() + 30; h.e[2].asked < before + 8 && proc_now() < end;) {
+        for (int i = 0; i < 12; i++) {
+            assert_ok(submit(group++, 1, &e), &e);
+        }
+        drain(20, &e);
+        usleep(20000);
+    }
+    assert_true(h.e[2].asked >= before + 8);
+    assert_int_equal(b.answers, group);
+    no_unproven();
+    finish();
+}
+
+/* It says that it is well and answers nothing. */
+static void test_silent(void **state)
+{
+    double t0;
+    (void)state;
+    defaults(2);
+    b.o.slow_factor = 5.0;
+    b.o.slow_s = 1.0;
+    begin(2);
+    submit_all(64, 1);
+    drain_all(64);
+    h.e[1].hold = 1;
+    t0 = proc_now();
+    submit_all(64, 1);
+    drain_all(64);
+    assert_true(proc_now() - t0 < 20.0);
+    assert_true(fakeengine_nheld(&h.e[1]) > 0);
+    assert_int_equal(figure("rollout/engines_drained"), 1);
+    finish();
+    /* with nobody else to do it, it is waited for */
+    defaults(1);
+    b.o.slow_factor = 5.0;
+    b.o.slow_s = 0.2;
+    begin(1);
+    submit_all(64, 1);
+    drain_all(64);
+    h.e[0].hold = 1;
+    submit_all(1, 1);
+    drain(2.5, &(struct err){0});
+    assert_int_equal(figure("rollout/engines_drained"), 0);
+    assert_int_equal(fakeengine_nheld(&h.e[0]), 1);
+    finish();
+}
+
+/* An engine that fails every sample in good health costs a few tries, not the run. */
+static void test_breaker(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 2; round++) {
+        defaults(2);
+        b.o.concurrency = 4;
+        begin(2);
+        h.e[1].cut = round == 0;
+        h.e[1].bad = round == 1;
+        submit_all(256, 1);
+        drain_all(256);
+        assert_true(h.e[1].asked >= 3 && h.e[1].asked < 40);
+        finish();
+    }
+}
+
+/* Engines come and go while samples are drawn. */
+static void test_add(void **state)
+{
+    struct err e = {0};
+    char url[64];
+    int engine = -1;
+    json_t *all;
+    (void)state;
+    defaults(2);
+    b.o.nengines = 1;
+    b.o.room = 1;
+    b.o.slow_s = 0.5;
+    begin(1);
+    fakeengine_up(&h.e[1], 0);
+    snprintf(url, sizeof url, "%s", h.e[1].url);
+    atomic_store(&h.e[1].want, 1);
+    h.e[1].paused = 1; /* who had it before was killed in the middle of something */
+    assert_ok(port_http_add(b.p, url, &engine, &e), &e);
+    assert_int_equal(engine, 1);
+    assert_int_equal(port_http_add(b.p, url, NULL, &e), STATUS_INPUT);
+    assert_int_equal(port_http_add(b.p, "http://127.0.0.1:1", NULL, &e), STATUS_AGAIN);
+    assert_int_equal(port_http_find(b.p, url), 1);
+    recover();
+    assert_int_equal(h.e[1].paused, 0);
+    submit_all(32, 2);
+    drain_all(64);
+    assert_true(h.e[1].asked > 0);
+    /* it goes with samples in its hands */
+    h.e[1].hold = 1;
+    b.answers = 0;
+    submit_all(32, 2);
+    drain(0.2, &e);
+    assert_true(fakeengine_nheld(&h.e[1]) > 0);
+    assert_ok(port_http_remove(b.p, 1, &e), &e);
+    assert_int_equal(port_http_remove(b.p, 1, &e), STATUS_NOTFOUND);
+    assert_int_equal(port_http_remove(b.p, 7, &e), STATUS_NOTFOUND);
+    assert_int_equal(port_http_find(b.p, url), -1);
+    drain(20, &e);
+    assert_int_equal(b.answers, 64);
+    drain(0.1, &e);
+    all = port_http_tell(b.p);
+    assert_int_equal(json_array_size(all), 1);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(all, 0), "state")),
+                        "ready");
+    json_decref(all);
+    /* and comes again, in the same place */
+    h.e[1].hold = 0;
+    assert_ok(port_http_add(b.p, url, &engine, &e), &e);
+    assert_int_equal(engine, 1);
+    recover();
+    atomic_store(&h.e[1].asked, 0);
+    submit_all(32, 2);
+    drain_all(64);
+    assert_true(h.e[1].asked > 0);
+    no_unproven();
+    /* one of the run's own is ended, and not started again */
+    assert_ok(port_http_remove(b.p, 0, &e), &e);
+    submit_all(32, 2);
+    drain_all(64);
+    assert_int_equal(h.e[0].starts, 1);
+    assert_null(h.e[0].s);
+    finish();
+}
+
 /* Samples go to a router; engines register there, leave when lost and come again. */
 static void test_router(void **state)
 {
@@ -908,10 +1075,15 @@ int main(void)
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_bound),
         cmocka_unit_test(test_external),
+        cmocka_unit_test(test_slow),
+        cmocka_unit_test(test_silent),
+        cmocka_unit_test(test_breaker),
+        cmocka_unit_test(test_add),
         cmocka_unit_test(test_router),
         cmocka_unit_test(test_poison),
         cmocka_unit_test(test_close),
     };
     log_set_level(getenv("PORT_LOG") ? LOG_DEBUG : LOG_ERROR + 1);
+    cmocka_set_test_filter(getenv("PORT_TEST")); /* such as test_external */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

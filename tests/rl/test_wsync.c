@@ -3,6 +3,7 @@
 #include "model/sharedmodel.h"
 
 #include <dirent.h>
+#include <limits.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -291,6 +292,45 @@ static void test_folder(void **state)
     mem_free(dir);
 }
 
+/* A folder that somebody spoils is written again when an engine complains, and not otherwise. */
+static void test_damaged(void **state)
+{
+    char *dir = mem_strdup(fixture_path("c")), path[PATH_MAX];
+    struct folder_kit k;
+    struct stat before, after;
+    FILE *f;
+
+    (void)state;
+    kit_open(&k, dir, 1, 0);
+    assert_ok(k.sync->prepare(k.sync->self, 0, &e), &e);
+    snprintf(path, sizeof path, "%s/weights_v0/model.safetensors", dir);
+    assert_int_equal(stat(path, &before), 0);
+    k.sync->doubt(k.sync->self, 0);
+    assert_int_equal(stat(path, &after), 0);
+    assert_true(before.st_ino == after.st_ino); /* it is whole: the engine is to blame */
+    for (int round = 0; round < 2; round++) {
+        if (round == 0) { /* a byte of the last tensor */
+            f = fopen(path, "r+b");
+            assert_non_null(f);
+            assert_int_equal(fseek(f, -3, SEEK_END), 0);
+            assert_int_equal(fputc(0x5a, f), 0x5a);
+            fclose(f);
+        } else {
+            assert_int_equal(truncate(path, before.st_size / 2), 0);
+        }
+        k.sync->doubt(k.sync->self, 0);
+        engine_takes(&k, 0);
+        assert_int_equal(entries(dir), 1);
+    }
+    sharedmodel_step(&k.t); /* the trainer has these weights no more: nothing can be done */
+    assert_int_equal(truncate(path, before.st_size / 2), 0);
+    k.sync->doubt(k.sync->self, 0);
+    assert_int_equal(stat(path, &after), 0);
+    assert_int_equal(after.st_size, before.st_size / 2);
+    kit_close(&k);
+    mem_free(dir);
+}
+
 /* A disk that takes no more, and places that cannot be folders. */
 static void test_no_room(void **state)
 {
@@ -329,6 +369,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shared),
         cmocka_unit_test(test_folder),
+        cmocka_unit_test(test_damaged),
         cmocka_unit_test(test_no_room),
     };
     return cmocka_run_group_tests(tests, fixture_setup, fixture_teardown);
