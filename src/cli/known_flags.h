@@ -264,10 +264,7 @@ static const struct conf_known known_flags[] = {
      "the trainer is this process: who starts it sees it end", NULL},
     {"trainer-heartbeat-checker-failure-threshold", CONF_INT, "3", CONF_NOTED,
      "the trainer is this process: who starts it sees it end", NULL},
-    {"control-server-port", CONF_INT, "0", CONF_LATER,
-     "a control server is planned; lost engines are started again without one", NULL},
-    {"mini-ft-controller-enable", CONF_SWITCH, NULL, CONF_LATER,
-     "a control server is planned; lost engines are started again without one", NULL},
+    {"mini-ft-controller-enable", CONF_SWITCH, NULL, CONF_NOTED, FT, NULL},
     {"mini-ft-controller-poll-interval", CONF_FLOAT, "10", CONF_NOTED, FT, NULL},
     {"mini-ft-controller-resume-delay", CONF_FLOAT, "10", CONF_NOTED, FT, NULL},
     /* Observability */

@@ -1,6 +1,6 @@
-/* Owns the joining of placement, processes, weight sync and port, in the order in which one needs
- * the other: weights are there before engines that map them start, engines end before the weights
- * go. */
+/* Owns the joining of placement, processes, weight sync, port and what operators do to it, in the
+ * order in which one needs the other: weights are there before engines that map them start, engines
+ * end before the weights go. */
 #include "run/engines.h"
 
 #include <limits.h>
@@ -18,17 +18,22 @@
 #include "rl/wsync_folder.h"
 #include "rl/wsync_shared.h"
 #include "run/cmdline.h"
+#include "run/ctlserver.h"
+#include "run/fleetfile.h"
 #include "run/launch.h"
 #include "run/place.h"
 
 #define ENGINES_SAY_S    5.0 /* until the first line while engines start, then twice that, ... */
 #define ENGINES_SAY_MOST 60.0
-#define ENGINES_SAY_MAX  4 /* engines whose last words are shown in one */
+#define ENGINES_SAY_MAX  4    /* engines whose last words are shown in one */
+#define ENGINES_ROOM     1024 /* for those of --rollout-engines-file */
 
 struct engines {
     struct engines_opts o;
     struct launch *launch; /* NULL: somebody else's engines */
     struct port_http *port;
+    struct fleetfile *fleetfile;
+    struct ctlserver *control;
     struct wsync_shared *shared;
     struct wsync_folder *folder;
     char **urls; /* of somebody else's */
@@ -37,7 +42,7 @@ struct engines {
 
 int engines_use(const struct place_opts *p, const struct train_opts *t)
 {
-    int own = p->backend == PLACE_MILES && !p->external;
+    int own = p->backend == PLACE_MILES && !p->external && !p->engines_file;
     /* who is to sample with older weights while training goes on cannot read the trainer's memory
      */
     int older = t->update_weights_interval != 1 || t->train_async || t->debug_skip_weight_update;
@@ -119,6 +124,39 @@ static int engines_open_launch(struct engines *g, struct err *e)
 
 /* ---- the port ---- */
 
+/* What operators have asked for; by the port's thread. */
+static void engines_attend(void *self)
+{
+    struct engines *g = self;
+
+    if (g->fleetfile) {
+        fleetfile_look(g->fleetfile, g->o.world->now(g->o.world->self));
+    }
+    if (g->control) {
+        ctlserver_attend(g->control);
+    }
+}
+
+static int engines_open_operators(struct engines *g, struct err *e)
+{
+    const struct place_opts *p = g->o.place;
+    int rc = STATUS_OK;
+
+    if (p->engines_file) {
+        rc = fleetfile_open(p->engines_file, g->port, &g->fleetfile, e);
+    }
+    if (rc == STATUS_OK && p->control_port > 0) {
+        struct ctlserver_opts co = {
+            .port = (int)p->control_port, .engines = g->port, .fleetfile = g->fleetfile};
+        rc = ctlserver_open(&co, &g->control, e);
+    }
+    if (rc == STATUS_OK && g->control) {
+        log_info(LAUNCH, "the control server listens at http://127.0.0.1:%d",
+                 ctlserver_port(g->control));
+    }
+    return rc;
+}
+
 static int engines_open_port(struct engines *g, struct err *e)
 {
     const struct place_opts *p = g->o.place;
@@ -140,6 +178,11 @@ static int engines_open_port(struct engines *g, struct err *e)
         .check_s = p->check_s,
         .check_timeout_s = p->check_timeout_s,
         .check_first_s = p->first_wait_s,
+        .room = p->engines_file ? ENGINES_ROOM : 0,
+        .slow_factor = p->slow_factor,
+        .slow_s = p->slow_s,
+        .attend = engines_attend,
+        .attend_self = g,
         .say_sync = g->o.train->debug_weight_sync > 0};
     return port_http_open(&po, &g->port, e);
 }
@@ -166,8 +209,12 @@ static int engines_wait(struct engines *g, struct err *e)
     double start = w->now(w->self), said = start, pause = ENGINES_SAY_S;
     int rc;
 
-    log_info(LAUNCH, "waiting for %d engine%s", g->o.place->nengines,
-             g->o.place->nengines > 1 ? "s" : "");
+    if (g->o.place->nengines > 0) {
+        log_info(LAUNCH, "waiting for %d engine%s", g->o.place->nengines,
+                 g->o.place->nengines > 1 ? "s" : "");
+    } else {
+        log_info(LAUNCH, "waiting for an engine of %s", g->o.place->engines_file);
+    }
     while ((rc = port_http_start(g->port, e)) == STATUS_AGAIN) {
         double now = w->now(w->self);
         if (w->stopping(w->self)) {
@@ -193,7 +240,7 @@ int engines_open(const struct engines_opts *o, struct engines **out, struct err 
 
     g->o = *o;
     g->router = place_url(p, -1);
-    if (p->external) {
+    if (p->external && p->nengines > 0) {
         g->urls = mem_alloc((size_t)p->nengines * sizeof *g->urls);
         for (int i = 0; i < p->nengines; i++) {
             g->urls[i] = place_url(p, i);
@@ -205,6 +252,9 @@ int engines_open(const struct engines_opts *o, struct engines **out, struct err 
     }
     if (rc == STATUS_OK) {
         rc = engines_open_port(g, e);
+    }
+    if (rc == STATUS_OK) {
+        rc = engines_open_operators(g, e);
     }
     if (rc == STATUS_OK) {
         rc = engines_wait(g, e);
@@ -225,7 +275,10 @@ const struct rollout_port *engines_port(struct engines *g)
 const char *engines_url(const struct engines *g)
 {
     const struct port_http_host *host = g->launch ? launch_host(g->launch) : NULL;
-    return g->router ? g->router : g->urls ? g->urls[0] : host ? host->url(host->self, 0) : NULL;
+    return g->router                         ? g->router
+           : g->urls && g->o.place->nengines ? g->urls[0]
+           : host                            ? host->url(host->self, 0)
+                                             : NULL;
 }
 
 void engines_close(struct engines *g)
@@ -233,6 +286,8 @@ void engines_close(struct engines *g)
     if (!g) {
         return;
     }
+    ctlserver_close(g->control);
+    fleetfile_close(g->fleetfile);
     port_http_close(g->port);
     launch_close(g->launch);
     wsync_shared_close(g->shared);

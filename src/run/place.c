@@ -77,6 +77,20 @@ const struct conf_opt place_table[] = {
     {"rollout-health-check-first-wait", CONF_FLOAT, "0", "[0,1e9]",
      "seconds without health checks when an engine has come up", O(first_wait_s), "engine loss",
      NULL},
+    {"rollout-slow-engine-factor", CONF_FLOAT, "5", "[0,1e9]",
+     "an engine whose answers take so many times as long as those of all gets no samples until it "
+     "is well; 0: slow engines are borne",
+     O(slow_factor), "engine loss", NULL},
+    {"rollout-slow-engine-wait", CONF_FLOAT, "60", SECONDS,
+     "seconds that it must be slow for, and after which the samples it has are moved", O(slow_s),
+     "engine loss", NULL},
+    {"rollout-engines-file", CONF_STR, NULL, NULL,
+     "file of further engines that are running already, an address a line; it is looked at while "
+     "the run goes on, and engines are added and taken out as it changes",
+     O(engines_file), "engine loss", NULL},
+    {"control-server-port", CONF_INT, "0", "[0,65535]",
+     "port on 127.0.0.1 where engines are shown, added and taken out; 0: none", O(control_port),
+     "engine loss", NULL},
     {"rollout-start-timeout", CONF_FLOAT, "1800", SECONDS, "for an engine to come up", O(start_s),
      "engine loss", NULL},
 
@@ -105,6 +119,14 @@ static int place_in_process(const struct place_opts *p, struct err *e)
         return ERR(e, STATUS_UNSUPPORTED,
                    "--sglang-router-ip is for engines in processes of their own: give "
                    "--rollout-num-gpus and no --colocate, or --rollout-backend");
+    }
+    if (p->engines_file) {
+        return ERR(e, STATUS_INPUT,
+                   "--rollout-engines-file is for engines in processes of their own: give "
+                   "--rollout-num-gpus and no --colocate, or --rollout-external");
+    }
+    if (p->control_port > 0) {
+        log_info(place, "--control-server-port %lld: %s", (long long)p->control_port, why);
     }
     if (p->use_router) {
         log_info(place, "--use-miles-router: %s", why);
@@ -149,8 +171,10 @@ static int place_check_external(const struct place_opts *p, struct err *e)
                                : ERR(e, STATUS_INPUT,
                                      "--rollout-external-engine-addrs needs --rollout-external");
     }
-    if (p->addrs.n == 0) {
-        return ERR(e, STATUS_INPUT, "--rollout-external needs --rollout-external-engine-addrs");
+    if (p->addrs.n == 0 && !p->engines_file) {
+        return ERR(e, STATUS_INPUT,
+                   "--rollout-external needs --rollout-external-engine-addrs or "
+                   "--rollout-engines-file");
     }
     if (p->sglang.n) {
         return ERR(e, STATUS_INPUT,
@@ -159,10 +183,12 @@ static int place_check_external(const struct place_opts *p, struct err *e)
                    p->sglang.v[0]);
     }
     for (int64_t i = 0; i < p->addrs.n; i++) {
-        const char *a = p->addrs.v[i], *host = strstr(a, "://");
-        if (!strchr(host ? host + 3 : a, ':')) {
-            return ERR(e, STATUS_INPUT, "--rollout-external-engine-addrs: %.200s has no port", a);
+        const char *a = p->addrs.v[i];
+        char *url = NULL;
+        if (place_engine_url(a, &url, e) != STATUS_OK) {
+            return err_prefix(e, "--rollout-external-engine-addrs");
         }
+        mem_free(url);
         for (int64_t j = 0; j < i; j++) {
             if (strcmp(a, p->addrs.v[j]) == 0) {
                 return ERR(e, STATUS_INPUT, "--rollout-external-engine-addrs names %.200s twice",
@@ -241,7 +267,9 @@ int place_resolve(struct place_opts *p, const struct train_opts *t, struct err *
     rc = rc ? rc : place_check_command(p, e);
     rc = rc ? rc : place_count(p, e);
     if (rc == STATUS_OK) {
-        p->engine_threads = p->threads > 0 ? (int)p->threads : pool_cores() / p->nengines;
+        p->engine_threads = p->threads > 0    ? (int)p->threads
+                            : p->nengines > 0 ? pool_cores() / p->nengines
+                                              : 1;
         p->engine_threads = p->engine_threads > 0 ? p->engine_threads : 1;
     }
     return rc;
@@ -409,27 +437,45 @@ void place_hide(json_t *options)
     }
 }
 
+/* With http:// in front where it has no such thing, and without slashes behind. */
+static void place_put_url(struct buf *b, const char *host, int six)
+{
+    buf_printf(b, strstr(host, "://") ? "%s" : six ? "http://[%s]" : "http://%s", host);
+    while (b->len && b->data[b->len - 1] == '/') {
+        b->data[--b->len] = 0;
+    }
+}
+
+int place_engine_url(const char *addr, char **url, struct err *e)
+{
+    const char *host = strstr(addr, "://");
+    struct buf b;
+
+    host = host ? host + 3 : addr;
+    if (!strchr(host, ':')) {
+        return ERR(e, STATUS_INPUT, "%.200s has no port", addr);
+    }
+    buf_init(&b, 1 << 16);
+    place_put_url(&b, addr, 0);
+    *url = mem_strdup(b.data);
+    buf_fini(&b);
+    return STATUS_OK;
+}
+
 char *place_url(const struct place_opts *p, int i)
 {
-    const char *host = i < 0 ? p->router_ip : p->addrs.v[i];
+    const char *host = p->router_ip;
     char *url = NULL;
     struct buf b;
 
+    if (i >= 0) {
+        (void)place_engine_url(p->addrs.v[i], &url, NULL); /* place_resolve has looked */
+        return url;
+    }
     if (host) {
         buf_init(&b, 1 << 16);
-        if (strstr(host, "://")) {
-            buf_str(&b, host);
-        } else if (i < 0 && strchr(host, ':') && *host != '[') { /* an IPv6 address */
-            buf_printf(&b, "http://[%s]", host);
-        } else {
-            buf_printf(&b, "http://%s", host);
-        }
-        while (b.len && b.data[b.len - 1] == '/') {
-            b.data[--b.len] = 0;
-        }
-        if (i < 0) {
-            buf_printf(&b, ":%lld", (long long)p->router_port);
-        }
+        place_put_url(&b, host, strchr(host, ':') && *host != '['); /* an IPv6 address */
+        buf_printf(&b, ":%lld", (long long)p->router_port);
         url = mem_strdup(b.data);
         buf_fini(&b);
     }

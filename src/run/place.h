@@ -36,6 +36,9 @@ struct place_opts {
     int use_router;
     struct conf_strs router; /* flags for the router, as --router-... */
     double check_s, check_timeout_s, first_wait_s, start_s, sync_s;
+    double slow_factor, slow_s;
+    char *engines_file; /* of engines that come and go */
+    int64_t control_port;
     int check_equal, policy;
     char *disk_dir, *log_dir;
     /* Made by place_resolve; zero before. */
@@ -62,6 +65,9 @@ int place_engine_words(const struct place_opts *p, const struct train_opts *t,
 void place_router_words(const struct place_opts *p, struct cmdline *words);
 /* Takes keys out of a dump of the options that is to be written down or shown. */
 void place_hide(json_t *options);
+/* "host:port", or that with http:// or https://, as a URL; free with mem_free. STATUS_INPUT when it
+ * has no port. */
+int place_engine_url(const char *addr, char **url, struct err *e);
 /* Address i of --rollout-external-engine-addrs as a URL, or of the router that is somebody else's
  * (i -1; NULL: there is none). Free with mem_free. */
 char *place_url(const struct place_opts *p, int i);

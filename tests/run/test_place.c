@@ -65,6 +65,8 @@ static void sharing(void **state)
     assert_int_equal(shares("--rollout-num-gpus 2 --update-weights-interval 2"), 0);
     assert_int_equal(shares("--rollout-num-gpus 2 --rollout-backend sglang"), 0);
     assert_int_equal(shares("--rollout-external --rollout-external-engine-addrs 127.0.0.1:1"), 0);
+    assert_int_equal(shares("--rollout-num-gpus 2 --rollout-engines-file f"), 0);
+    assert_int_equal(shares("--rollout-num-gpus 2 --control-server-port 9"), WEIGHTS_SHARED);
 }
 
 static void backends(void **state)
@@ -91,6 +93,9 @@ static void backends(void **state)
     assert_int_equal(p.engine_threads, 3);
     chosen("--rollout-num-gpus 60000", PLACE_MILES, 60000);
     assert_int_equal(p.engine_threads, 1);
+    chosen("--rollout-external --rollout-engines-file f --rollout-backend miles", PLACE_MILES, 0);
+    chosen("--rollout-num-gpus 2 --rollout-engines-file f --control-server-port 9", PLACE_MILES, 2);
+    chosen("--colocate --control-server-port 9", PLACE_IN_PROCESS, 0); /* told in the log */
     chosen("--rollout-num-gpus 1", PLACE_MILES, 1);
     assert_int_equal(p.engine_threads, pool_cores());
 }
@@ -105,6 +110,8 @@ static void refusals(void **state)
             "exclude");
     refused("--rollout-external", "needs --rollout-external-engine-addrs");
     refused("--rollout-external-engine-addrs a:1", "needs --rollout-external");
+    refused("--rollout-engines-file f", "--rollout-engines-file is for engines in processes of");
+    refused("--colocate --rollout-engines-file f", "is for engines in processes of");
     refused("--rollout-external --rollout-external-engine-addrs a", "a has no port");
     refused("--rollout-external --rollout-external-engine-addrs http://a", "has no port");
     refused("--rollout-external --rollout-external-engine-addrs a:1 a:1", "twice");
