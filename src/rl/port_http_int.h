@@ -114,7 +114,8 @@ struct port_engine {
     int wake;       /* 1: it may have been told to pause by who knew it before */
     int removed;    /* 1: it is to go when its samples are done */
     double lost_at; /* 0: it was not lost since it was ready last */
-    double slow_at; /* since when its answers are too slow; 0: they are not */
+    double slow_at; /* since when its answers are too slow, on port_pace_clock; 0: they
+                        are not */
     double move_at; /* its samples are taken back then; 0: they are not */
     struct breaker gate;
     struct port_pace pace;

@@ -114,10 +114,14 @@ static void port_pace_try(struct port_http *p, struct port_engine *en, int slow,
 void port_pace_answered(struct port_http *p, struct port_engine *en, int tokens, double seconds)
 {
     double expected = port_pace_expected(p, tokens), now = port_http_now(p);
+    double clock = port_pace_clock(p);
     int slow = expected > 0.0 && seconds > p->o.slow_factor * expected;
 
+    if (en->gate.state == BREAKER_OPEN) {
+        return; /* of a sample that was sent before */
+    }
     port_pace_add(&p->pace, PORT_PACE_ALL, seconds, tokens, 0.0);
-    if (en->gate.state != BREAKER_CLOSED) {
+    if (en->gate.state == BREAKER_TRIAL) {
         port_pace_try(p, en, slow, seconds, expected);
         return;
     }
@@ -128,12 +132,12 @@ void port_pace_answered(struct port_http *p, struct port_engine *en, int tokens,
         en->slow_at = 0.0;
         return;
     }
-    en->slow_at = en->slow_at > 0.0 ? en->slow_at : now;
-    if (now - en->slow_at >= p->o.slow_s && port_pace_others(p, en)) {
+    en->slow_at = en->slow_at > 0.0 ? en->slow_at : clock;
+    if (clock - en->slow_at >= p->o.slow_s && port_pace_others(p, en)) {
         log_warn(ENGINE,
                  "%s is slow: %.1f times as long as all engines for the same tokens, for %.0f s; "
                  "it gets no samples, and the %d it has are moved in %.0f s",
-                 port_engine_name(en), port_pace_behind(en), now - en->slow_at, en->load,
+                 port_engine_name(en), port_pace_behind(en), clock - en->slow_at, en->load,
                  p->o.slow_s);
         port_pace_drain(p, en, now, p->o.slow_s);
     }
