@@ -915,8 +915,12 @@ static void test_add(void **state)
     assert_int_equal(port_http_find(b.p, url), -1);
     drain(20, &e);
     assert_int_equal(b.answers, 64);
-    drain(0.1, &e);
     all = port_http_tell(b.p);
+    for (int i = 0; i < 100 && json_array_size(all) > 1; i++) { /* its requests end */
+        json_decref(all);
+        drain(0.1, &e);
+        all = port_http_tell(b.p);
+    }
     assert_int_equal(json_array_size(all), 1);
     assert_string_equal(json_string_value(json_object_get(json_array_get(all, 0), "state")),
                         "ready");
