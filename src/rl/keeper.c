@@ -94,12 +94,15 @@ static int keeper_again(struct keeper *k, int rc, struct err *e)
         rc = keeper_write(k, e);
         rc = rc == STATUS_OK && actor->saved ? actor->saved(actor->self, 1, e) : rc;
     }
+    struct journal *j = k->c.journal;
     return rc;
 }
 
 /* Old checkpoints go, and what the ledger has of the rollouts before the oldest that is left. */
 static int keeper_retain(struct keeper *k, struct err *e)
 {
+    /* a run that goes on from it comes to none of the events before it again */
+    rc = rc == STATUS_OK && j && j->commit ? j->commit(j->self, e) : rc;
     const struct train_opts *o = k->c.o;
     int64_t keep = o->save_keep == CONF_UNSET ? 0 : o->save_keep;
     int64_t bytes = o->save_keep_bytes == CONF_UNSET ? 0 : o->save_keep_bytes;

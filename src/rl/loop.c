@@ -660,6 +660,7 @@ static int loop_train_begin(struct loop *l, struct err *e)
     if (l->c.ahead && next < l->c.num_rollout) {
         rc = loop_sample_next(l, next, e);
     } else if (l->stream) {
+        rc = loop_restore_flight(l, e);
         stream_hold(l->stream, 1); /* nobody will take more */
     }
     if (rc == STATUS_OK && l->job) {

@@ -341,7 +341,9 @@ static int stream_act(struct stream *s, int64_t event, struct err *e)
 /* Acts on the events that can be acted on. 0: no more now. */
 static int stream_advance(struct stream *s, struct err *e)
 {
-    for (;;) {
+    /* who takes acts next, before any other event: that too must not be chance. On hold nobody does
+     */
+    while (!s->full || s->hold) {
         int64_t event = -1;
         int at = 0, rc = s->c.find ? s->c.find(s->c.arg, s->number, &event, e) : STATUS_NOTFOUND;
         int known = rc == STATUS_OK;
@@ -362,6 +364,9 @@ static int stream_advance(struct stream *s, struct err *e)
         }
         if (event % 4 != STREAM_TRAINED) {
             if (stream_find(s, event / 4) < 0) {
+                if (s->hold && !s->open_groups) {
+                    return STATUS_OK; /* of a group that is submitted when the hold ends */
+                }
                 return ERR(e, STATUS_FORMAT,
                            "event %lld speaks of sample %lld, which is not in flight",
                            (long long)s->number, (long long)(event / 4));
@@ -384,11 +389,11 @@ static int stream_advance(struct stream *s, struct err *e)
                     sizeof *s->heard * (size_t)(--s->nheard - at));
         }
         rc = stream_act(s, event, e);
-        /* who trains or takes acts next, before any other event: that too must not be chance */
-        if (rc != STATUS_OK || s->full || event % 4 == STREAM_TRAINED) {
+        if (rc != STATUS_OK || event % 4 == STREAM_TRAINED) { /* who trains acts next, too */
             return rc;
         }
     }
+    return STATUS_OK;
 }
 
 /* ---- the calls ---- */
@@ -570,7 +575,9 @@ static int stream_restore_flight(struct stream *s, const json_t *flight, struct 
             return rc;
         }
         for (int k = 0; k < s->c.batch.n; k++) {
-            if (group[k]->status == SAMPLE_FAILED) { /* its reward is asked for once more */
+            /* its failed reward, or the answer that an engine gave up, is asked for once more: the
+             * record has it */
+            if (group[k]->status == SAMPLE_FAILED || group[k]->status == SAMPLE_ABORTED) {
                 stream_reset(group[k]);
             }
         }

@@ -140,6 +140,7 @@ struct fakeport {
     struct sha256 digest;
     int64_t version;
     _Atomic int steps; /* a loop may train in a thread of its own */
+    unsigned step_us;  /* that a step lasts */
     int scored, scored_ref, saves, exports;
     int fail_step, fail_save, fail_export; /* the k-th such call fails */
     double lr[64];                         /* of the first steps */
@@ -346,6 +347,7 @@ static inline int fakeport_step(void *self, struct train_sample *s, int n,
 {
     struct fakeport *f = self;
     int k = f->steps % 64;
+    usleep(f->step_us);
     f->steps++;
     if (f->fail_step == f->steps) {
         return ERR(e, STATUS_NUMERIC, "the gradient's norm is not finite");

@@ -30,6 +30,7 @@ struct run {
     struct loop_cfg c;
     struct journal journal;
     int events[JOURNAL_NEVENTS], fail_event; /* the event that the journal refuses; -1 none */
+    int64_t decisions;                       /* of a stream: the next one's number */
     json_t *rows;                            /* metrics, in order */
     int progress;
     int64_t start, sched_pos, num_rollout;
@@ -59,6 +60,9 @@ static int on_record(void *self, enum journal_event ev, int64_t rollout, const j
     (void)rollout;
     assert_true(json_is_object(data));
     r->events[ev]++;
+    if (ev == JOURNAL_DECISION) {
+        assert_int_equal(json_integer_value(json_object_get(data, "number")), r->decisions++);
+    }
     return (int)ev == r->fail_event ? ERR(err, STATUS_IO, "the ledger is full") : STATUS_OK;
 }
 
@@ -852,18 +856,47 @@ static void endless_open(struct run *r, uint64_t order, int slots, int overlap, 
     r->f.weights = &r->f.published;
 }
 
+/* Goes on behind the checkpoint of a rollout: 1 when it had the next one whole. */
+static int endless_resume(const struct run *r, int rollout, const char *steps)
+{
+    json_t *s = json_loads(r->f.saved_state[rollout], 0, NULL), *in = json_object_get(s, "stream");
+    char *stream = json_dumps(in, 0), *dataset = json_dumps(json_object_get(s, "dataset"), 0);
+    char *waiting = json_dumps(json_object_get(s, "waiting"), 0);
+    struct run b;
+    int whole = waiting != NULL;
+
+    assert_non_null(stream);
+    endless_open(&b, 7, 3, 1, "drop");
+    b.start = rollout + 1;
+    b.decisions = json_integer_value(json_object_get(in, "number"));
+    b.f.version = json_integer_value(json_object_get(s, "weight_version"));
+    b.dataset = dataset;
+    b.stream = stream;
+    b.waiting = waiting;
+    assert_ok(run_go(&b), &e);
+    assert_string_equal(series(&b, "rollout/step"), steps);
+    run_close(&b);
+    free(stream);
+    free(dataset);
+    free(waiting);
+    json_decref(s);
+    return whole;
+}
+
 /* Every rollout is trained, none is older than was said, every decision is recorded, evaluations
- * are made between; and a stopped run goes on with what was in flight. */
+ * are made between; and a stopped run goes on with what was in flight, also when all that is left
+ * is the training of a rollout that is there. */
 static void endless(void **state)
 {
+    int whole = 0;
+
     (void)state;
     write_rows("rows.jsonl", 30, "bgm");
     write_rows("eval.jsonl", 5, "");
     for (int k = 0; k < 6; k++) {
-        struct run r, b;
-        char *dataset, *stream, *waiting;
-        json_t *s;
+        struct run r;
         endless_open(&r, (uint64_t)k + 1, 1 + k * 4, k % 2, k / 2 % 2 ? "retry" : "drop");
+        r.f.step_us = 20000 * (k % 2); /* the next rollout may be whole before a step is made */
         assert_ok(run_go(&r), &e);
         assert_int_equal(r.f.steps, 8);
         assert_string_equal(series(&r, "rollout/step"), "0 1 2 3 4 5 6 7");
@@ -878,26 +911,11 @@ static void endless(void **state)
                 assert_non_null(json_object_get(row, "rollout/fully_async/queue_size"));
             }
         }
-        s = json_loads(r.f.saved_state[3], 0, NULL);
-        stream = json_dumps(json_object_get(s, "stream"), 0);
-        dataset = json_dumps(json_object_get(s, "dataset"), 0);
-        waiting = json_dumps(json_object_get(s, "waiting"), 0);
-        assert_non_null(stream);
-        endless_open(&b, 7, 3, 1, "drop");
-        b.start = 4;
-        b.f.version = json_integer_value(json_object_get(s, "weight_version"));
-        b.dataset = dataset;
-        b.stream = stream;
-        b.waiting = waiting;
-        assert_ok(run_go(&b), &e);
-        assert_string_equal(series(&b, "rollout/step"), "4 5 6 7");
-        free(stream);
-        free(dataset);
-        free(waiting);
-        json_decref(s);
+        endless_resume(&r, 3, "4 5 6 7");
+        whole += endless_resume(&r, 6, "7");
         run_close(&r);
-        run_close(&b);
     }
+    assert_true(whole > 0);
 }
 
 /* An evaluation that was due and not made before the stop is made when the run goes on. */

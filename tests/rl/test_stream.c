@@ -23,8 +23,9 @@ struct line {
     int64_t known;   /* of another run: these are followed */
     int64_t rollout;
     int asked, dropped, most_flight, most_queue;
-    int64_t most_stale;
-    struct buf said; /* all that rollouts took */
+    int64_t most_stale, stale;
+    int ahead;             /* 1: the next rollout is wanted while one is trained */
+    struct buf said, told; /* all that rollouts took; what was reported of them */
 };
 
 static int more(void *arg, struct stream *s, struct err *err)
@@ -118,6 +119,7 @@ static void line_open(struct line *l, uint64_t order, int slots)
     l->f.weights = &l->f.published;
     l->f.exact = 0;
     buf_init(&l->said, 1 << 24);
+    buf_init(&l->told, 1 << 24);
     assert_ok(prompts_open(&l->p, &o, &e), &e);
     assert_ok(hub_open(&h, &l->hub, &e), &e);
 }
@@ -128,62 +130,98 @@ static void line_close(struct line *l)
     prompts_close(l->p);
     hub_close(l->hub);
     buf_fini(&l->said);
+    buf_fini(&l->told);
     fakeport_close(&l->f);
 }
 
-/* Rollouts from..to-1: each is taken, "trained" for some ticks while the stream goes on, and then
- * the engines get new weights. */
+/* The wanted groups, and what is told of them. */
+static void take(struct line *l, int k)
+{
+    json_t *row = json_object();
+    struct sample **s;
+    char *text;
+    int n;
+
+    s = stream_take(l->s, &n);
+    assert_int_equal(n, WANT * GROUP);
+    for (int i = 0; i < n; i++) {
+        json_t *j = sample_to_json(s[i]);
+        int64_t behind = l->f.published - s[i]->segments[0].version;
+        text = json_dumps(j, JSON_COMPACT);
+        assert_true(i == 0 || s[i]->index > s[i - 1]->index);
+        l->most_stale = behind > l->most_stale ? behind : l->most_stale;
+        buf_printf(&l->said, "%d %s\n", k, text);
+        free(text);
+        json_decref(j);
+    }
+    for (int i = 0; i < n; i++) {
+        sample_free(s[i]);
+    }
+    mem_free(s);
+    stream_report(l->s, row);
+    l->stale +=
+        json_integer_value(json_object_get(row, "rollout/fully_async/stale_groups_filtered"));
+    text = json_dumps(row, JSON_COMPACT);
+    buf_printf(&l->told, "%d %s\n", k, text);
+    free(text);
+    json_decref(row);
+}
+
+/* A tick, as the loop makes it: what is wanted is taken as soon as it is there. */
+static void tick(struct line *l, int k, int *have)
+{
+    int rc = stream_tick(l->s, &e);
+
+    assert_true(rc >= 0);
+    l->most_flight = l->f.nq > l->most_flight ? l->f.nq : l->most_flight;
+    if (!*have && rc == STATUS_OK) {
+        take(l, k);
+        *have = 1;
+    }
+}
+
+/* Rollouts from..to-1: each is "trained" for some ticks while the stream goes on and the next may
+ * be taken, and then the engines get new weights. */
 static void go(struct line *l, int from, int to, uint64_t pace)
 {
+    int have = 0, wanted = 0, rc;
+
     for (int k = from; k < to; k++) {
-        int rc = STATUS_AGAIN, n, wait;
-        struct sample **s;
-        stream_want(l->s, WANT);
-        for (int guard = 0; rc == STATUS_AGAIN; guard++) {
+        if (!wanted) {
+            stream_want(l->s, WANT);
+        }
+        for (int guard = 0; !have; guard++) {
             assert_true(guard < 100000);
-            rc = stream_tick(l->s, &e);
-            l->most_flight = l->f.nq > l->most_flight ? l->f.nq : l->most_flight;
+            tick(l, k, &have);
         }
-        assert_ok(rc, &e);
-        s = stream_take(l->s, &n);
-        assert_int_equal(n, WANT * GROUP);
-        for (int i = 0; i < n; i++) {
-            json_t *j = sample_to_json(s[i]);
-            char *text = json_dumps(j, JSON_COMPACT);
-            int64_t behind = l->f.published - s[i]->segments[0].version;
-            assert_true(i == 0 || s[i]->index > s[i - 1]->index);
-            l->most_stale = behind > l->most_stale ? behind : l->most_stale;
-            buf_printf(&l->said, "%d %s\n", k, text);
-            free(text);
-            json_decref(j);
+        wanted = l->ahead && k + 1 < to;
+        have = !wanted;
+        if (wanted) {
+            stream_want(l->s, WANT);
         }
-        for (int i = 0; i < n; i++) {
-            sample_free(s[i]);
-        }
-        mem_free(s);
         pace = fakeport_mix(pace);
-        wait = (int)(pace % 60);
-        for (int i = 0; i < wait; i++) {
-            assert_true(stream_tick(l->s, &e) >= 0);
+        for (int i = 0; i < (int)(pace % 60); i++) {
+            tick(l, k + 1, &have);
         }
         for (int guard = 0; (rc = stream_trained(l->s, k, &e)) == STATUS_AGAIN; guard++) {
             assert_true(guard < 100000);
-            assert_true(stream_tick(l->s, &e) >= 0);
+            tick(l, k + 1, &have);
         }
         assert_ok(rc, &e);
+        have = have && wanted;
         l->f.published = k + 1;
         stream_version(l->s, k + 1);
     }
 }
 
-static const char *numbers(struct line *l, const char *key)
+static int queued(struct line *l)
 {
-    static char out[64];
     json_t *row = json_object();
+    int n;
     stream_report(l->s, row);
-    snprintf(out, sizeof out, "%g", json_number_value(json_object_get(row, key)));
+    n = (int)json_integer_value(json_object_get(row, "rollout/fully_async/queue_size"));
     json_decref(row);
-    return out;
+    return n;
 }
 
 /* Never more in flight, waiting or stale than was said. */
@@ -206,8 +244,7 @@ static void bounds(void **state)
         for (int i = 0; i < 3000; i++) {
             assert_true(stream_tick(l.s, &e) >= 0);
         }
-        assert_true(atoi(numbers(&l, "rollout/fully_async/queue_size")) <=
-                    6 + (by_sample ? 5 * GROUP : 5));
+        assert_true(queued(&l) <= 6 + (by_sample ? 5 * GROUP : 5));
         assert_true(stream_idle(l.s));
         line_close(&l);
     }
@@ -224,7 +261,7 @@ static void too_old(void **state)
         stream_version(l.s, 0);
         go(&l, 0, 12, 3);
         assert_int_equal(l.most_stale, 0);
-        assert_true(atoi(numbers(&l, "rollout/fully_async/stale_groups_filtered")) > 0);
+        assert_true(l.stale > 0);
         /* with retry no prompt is lost but those without a label */
         for (int i = 0; retry && i < 20; i++) {
             char key[32];
@@ -242,16 +279,19 @@ static void follows(void **state)
     (void)state;
     for (int k = 0; k < 6; k++) {
         line_open(&a, 2, 3);
+        a.ahead = k < 4;
         a.s = open_stream(&a, k % 2, 1, k / 2 % 2, NULL);
         stream_version(a.s, 0);
         go(&a, 0, 15, 9);
         line_open(&b, (uint64_t)k + 30, 1 + 7 * k);
         memcpy(b.events, a.events, sizeof a.events);
         b.known = b.nevents = a.nevents;
+        b.ahead = a.ahead;
         b.s = open_stream(&b, k % 2, 1, k / 2 % 2, NULL);
         stream_version(b.s, 0);
         go(&b, 0, 15, (uint64_t)k * 5);
         assert_string_equal(b.said.data, a.said.data);
+        assert_string_equal(b.told.data, a.told.data);
         assert_int_equal(b.asked, a.asked);
         assert_int_equal(b.dropped, a.dropped);
         line_close(&a);
@@ -316,6 +356,35 @@ static void goes_on(void **state)
     }
 }
 
+/* Held until nothing is in flight, and let go again, as around an evaluation: who follows waits
+ * where the other did, though what comes next is known. */
+static void held(void **state)
+{
+    static struct line l[2];
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        line_open(&l[k], (uint64_t)k * 9 + 1, 3 + 5 * k);
+        memcpy(l[k].events, l[0].events, sizeof l[0].events);
+        l[k].known = l[k].nevents = k ? l[0].nevents : 0;
+        l[k].s = open_stream(&l[k], 1, -1, 0, NULL);
+        stream_version(l[k].s, 0);
+        for (int r = 0; r < 6; r++) {
+            go(&l[k], r, r + 1, (uint64_t)(r + k));
+            stream_hold(l[k].s, 1);
+            for (int guard = 0; !stream_idle(l[k].s); guard++) {
+                assert_true(guard < 100000);
+                assert_ok(stream_tick(l[k].s, &e), &e);
+            }
+            buf_printf(&l[k].told, "%d held\n", l[k].asked);
+            stream_hold(l[k].s, 0);
+        }
+    }
+    assert_string_equal(l[1].said.data, l[0].said.data);
+    assert_string_equal(l[1].told.data, l[0].told.data);
+    line_close(&l[0]);
+    line_close(&l[1]);
+}
+
 /* An event that cannot be is told, not waited for. */
 static void wrong_events(void **state)
 {
@@ -333,8 +402,8 @@ static void wrong_events(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(bounds), cmocka_unit_test(too_old),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bounds),  cmocka_unit_test(too_old),
                                        cmocka_unit_test(follows), cmocka_unit_test(goes_on),
-                                       cmocka_unit_test(wrong_events)};
+                                       cmocka_unit_test(held),    cmocka_unit_test(wrong_events)};
     return cmocka_run_group_tests(tests, fakeport_setup, fakeport_teardown);
 }
