@@ -265,7 +265,8 @@ static int train_open_ports(struct train *t, struct err *e)
         struct teacher_opts to = {.urls = t->o.opd_teacher_urls.v,
                                   .nurls = t->o.opd_teacher_urls.n,
                                   .key = t->o.opd_teacher_key,
-                                  .timeout_s = t->o.opd_timeout};
+                                  .timeout_s = t->o.opd_timeout,
+                                  .journal = durable_journal(&t->durable)};
         rc = teacher_open(&to, &t->far, e);
     }
     if (rc == STATUS_OK && t->critic) {
@@ -436,7 +437,7 @@ static int train_open_samplers(struct train *t, struct err *e)
         json_object_set_new(args, "sglang_router_port", json_integer(strtol(port + 1, NULL, 10)));
     }
     json_object_set_new(args, "sglang_router_url", url ? json_string(url) : json_null());
-    if (t->rollout &&
+    if (t->rollout && !durable_replays(&t->durable) && /* which has its samples in the ledger */
         train_named("custom-generate-function-path", o->custom_generate_function_path)) {
         struct port_hook_opts p = {.path = o->custom_generate_function_path,
                                    .python = o->reward_python,
@@ -574,9 +575,6 @@ static int train_run(struct train *t, struct err *e)
                       &c.rollout, e);
     if (rc != STATUS_OK) {
         return rc;
-    }
-    if (t->generate) { /* the ledger holds answers of engines, not samples that functions make */
-        c.rollout = port_hook_port(t->generate);
     }
     c.journal = durable_journal(&t->durable);
     c.scored = t->scored;

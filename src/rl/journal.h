@@ -8,7 +8,8 @@
  * to it: rollout r's k-th group of prompts, its k-th step. A run that goes on from a checkpoint
  * comes to the same events once more. Entries hold what came from outside under a key: answers of
  * engines, rewards, decisions by the wall clock. A run that goes on finds them and does not ask
- * again. Keys are logical: never a time, a process or an order of arrival. */
+ * again. Keys are logical: never a time, a process or an order of arrival. All calls may come from
+ * several threads: training goes on beside the loop. */
 #ifndef RL_JOURNAL_H
 #define RL_JOURNAL_H
 
@@ -31,6 +32,8 @@ enum journal_event {
 };
 #define JOURNAL_NEVENTS 9
 
+#define JOURNAL_TEACHER (-1) /* the set of an answer that a teacher gave on a trained sample */
+
 /* The key of an entry. Those of answers and rewards name the sample; a decision uses of these what
  * it needs, so that no two of one rollout are the same. */
 struct journal_key {
@@ -38,7 +41,7 @@ struct journal_key {
     int64_t sample;  /* number of the sample in its stream */
     int64_t version; /* of the weights in force when it was asked */
     uint64_t ask;    /* hash of the question: prompt and sampling; the answer that is scored */
-    int32_t set;     /* 0 training, 1 + number of the evaluation set */
+    int32_t set;     /* 0 training, 1 + number of the evaluation set, JOURNAL_TEACHER */
     int32_t start;   /* tokens of the response that were there before */
 };
 

@@ -277,6 +277,7 @@ static int learn_teacher(struct learn *l, struct learn_work *w, struct err *e)
         return learn_score_other(l, w, l->c.actor->score_teacher, "perf/teacher_log_probs_time",
                                  w->teacher, e);
     }
+    teacher_now(l->c.teacher, w->in->rollout);
     for (int i = 0; i < w->n; i++) {
         w->teacher[i] = learn_floats(w, w->t[i].response);
     }

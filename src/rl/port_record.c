@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -13,6 +14,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "base/world.h"
+#include "rl/sample.h"
 
 #define PORT_RECORD_WAIT_S 0.02    /* an answer waits so long for others to be recorded with it, */
 #define PORT_RECORD_WAIT_X 20      /* or so many times what the last commit took, */
@@ -21,6 +23,9 @@
 #define PORT_RECORD_IDLE   1000    /* polls after which a replay is stuck */
 #define PORT_RECORD_HELD   3600000 /* polls of a millisecond that rewards may take */
 #define PORT_RECORD_MAGIC  0x31534e41u
+#define PORT_RECORD_MADE                                                                           \
+    0x324e4d41u /* behind the head: the sample that a function made, as JSON                       \
+                 */
 
 /* Some samples of one of the loop's groups, asked of the engines as one group. */
 struct port_record_run {
@@ -37,6 +42,7 @@ struct port_record_answer {
     struct port_answer a; /* group is the loop's; arrays owned, in one block */
     int held;             /* an end that was asked for: told when it is asked for again */
     void *block;
+    struct sample *made; /* that a.made is, owned; or NULL */
 };
 
 struct port_record_list {
@@ -55,9 +61,9 @@ struct port_record {
     struct port_record_list fresh; /* put into the journal, not committed */
     struct port_record_list ready; /* to be handed out */
     double fresh_since, wait_s;
-    void *handed; /* block of the answer that was handed out last */
-    int log_fd;   /* -1: none */
-    int idle;     /* polls in a row that a replay had nothing for */
+    struct port_record_answer handed; /* the answer that was handed out last */
+    int log_fd;                       /* -1: none */
+    int idle;                         /* polls in a row that a replay had nothing for */
     struct port_record_stats stats;
 };
 
@@ -69,6 +75,30 @@ struct port_record_head {
     uint32_t nexperts;
     int64_t version;
 };
+
+/* NULL: the sample cannot be written as JSON. */
+static void *port_record_pack_made(const struct port_answer *a, struct port_record_head h,
+                                   size_t *n)
+{
+    json_t *j = sample_to_json(a->made);
+    size_t len;
+    char *text, *p;
+
+    json_object_set_new(j, "segments", sample_segments_json(a->made));
+    text = json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    json_decref(j);
+    if (!text) {
+        return NULL;
+    }
+    len = strlen(text);
+    h.magic = PORT_RECORD_MADE;
+    *n = sizeof h + len;
+    p = mem_alloc(*n);
+    memcpy(p, &h, sizeof h);
+    memcpy(p + sizeof h, text, len);
+    free(text);
+    return p;
+}
 
 static void *port_record_pack(const struct port_answer *a, int asked_end, size_t *n)
 {
@@ -84,6 +114,9 @@ static void *port_record_pack(const struct port_answer *a, int asked_end, size_t
     size_t experts = 4 * (size_t)h.nexperts;
     char *p, *at;
 
+    if (a->made) {
+        return port_record_pack_made(a, h, n);
+    }
     *n = sizeof h + tokens + logps + experts;
     at = p = mem_alloc(*n);
     memcpy(at, &h, sizeof h);
@@ -102,39 +135,60 @@ static void *port_record_pack(const struct port_answer *a, int asked_end, size_t
     return p;
 }
 
-static int port_record_read(const void *data, size_t n, struct port_answer *a, int *asked_end,
-                            struct err *e)
+/* A sample that a function made. */
+static int port_record_read_made(const char *text, size_t n, struct port_record_answer *x,
+                                 struct err *e)
 {
-    struct port_record_head h;
+    json_error_t je;
+    json_t *j = json_loadb(text, n, 0, &je);
+    int rc = j ? sample_from_json(j, &x->made, e)
+               : ERR(e, STATUS_FORMAT, "a recorded sample is not JSON: %.120s", je.text);
+
+    json_decref(j);
+    if (rc == STATUS_OK) {
+        x->a.made = x->made;
+        x->a.tokens = x->made->tokens + x->made->prompt_len;
+        x->a.logps = x->made->logps;
+        x->a.ntokens = x->made->response_len;
+    }
+    return rc;
+}
+
+/* Fills the answer of x: its arrays lead into data. */
+static int port_record_read(const void *data, size_t n, struct port_record_answer *x,
+                            int *asked_end, struct err *e)
+{
+    struct port_record_head h = {0};
     const char *at = (const char *)data + sizeof h;
+    struct port_answer *a = &x->a;
     size_t want = sizeof h;
 
     if (n >= sizeof h) {
         memcpy(&h, data, sizeof h);
-        want += 4 * ((size_t)h.ntokens * (h.logps ? 2 : 1) + h.nexperts);
+        want += h.magic == PORT_RECORD_MADE
+                    ? n - sizeof h
+                    : 4 * ((size_t)h.ntokens * (h.logps ? 2 : 1) + h.nexperts);
     }
-    if (n < sizeof h || h.magic != PORT_RECORD_MAGIC || n != want || h.finish > PORT_ABORT) {
+    if ((h.magic != PORT_RECORD_MAGIC && h.magic != PORT_RECORD_MADE) || n != want ||
+        h.finish > PORT_ABORT) {
         return ERR(e, STATUS_FORMAT, "a recorded answer of %zu bytes is not one", n);
     }
     memset(a, 0, sizeof *a);
-    a->ntokens = (int)h.ntokens;
     a->finish = (enum port_finish)h.finish;
     a->exact = h.exact;
     a->version = h.version;
+    *asked_end = h.asked_end;
+    if (h.magic == PORT_RECORD_MADE) {
+        return port_record_read_made(at, n - sizeof h, x, e);
+    }
+    a->ntokens = (int)h.ntokens;
     a->tokens = (const int32_t *)at;
     at += 4 * (size_t)h.ntokens;
     a->logps = h.logps ? (const float *)at : NULL;
     at += h.logps ? 4 * (size_t)h.ntokens : 0;
     a->experts = h.nexperts ? (const int32_t *)at : NULL;
     a->nexperts = h.nexperts;
-    *asked_end = h.asked_end;
     return STATUS_OK;
-}
-
-int port_record_unpack(const void *data, size_t n, struct port_answer *a, struct err *e)
-{
-    int asked_end;
-    return port_record_read(data, n, a, &asked_end, e);
 }
 
 /* Hash of what the tokens of a group's samples depend on besides the weights. */
@@ -184,6 +238,12 @@ static struct port_record_answer *port_record_push(struct port_record_list *l)
     }
     memset(&l->v[l->n], 0, sizeof *l->v);
     return &l->v[l->n++];
+}
+
+static void port_record_drop(struct port_record_answer *x)
+{
+    mem_free(x->block);
+    sample_free(x->made);
 }
 
 static void port_record_remove(struct port_record_list *l, size_t i)
@@ -280,8 +340,7 @@ static int port_record_recall(struct port_record *p, const struct port_group *g,
                               uint64_t ask, struct err *e)
 {
     struct journal_key k = port_record_key(g, i, ask);
-    struct port_record_answer *x;
-    struct port_answer a;
+    struct port_record_answer x = {0};
     void *data;
     size_t n;
     int asked_end, rc = p->j->find(p->j->self, JOURNAL_ANSWER, &k, &data, &n, e);
@@ -289,17 +348,16 @@ static int port_record_recall(struct port_record *p, const struct port_group *g,
     if (rc != STATUS_OK) {
         return rc;
     }
-    rc = port_record_read(data, n, &a, &asked_end, e);
+    rc = port_record_read(data, n, &x, &asked_end, e);
     if (rc != STATUS_OK) {
         mem_free(data);
         return rc;
     }
-    x = port_record_push(&p->ready);
-    x->a = a;
-    x->a.group = g->id;
-    x->a.sample = i;
-    x->held = asked_end;
-    x->block = data;
+    x.a.group = g->id;
+    x.a.sample = i;
+    x.held = asked_end;
+    x.block = data;
+    *port_record_push(&p->ready) = x;
     p->stats.recalled++;
     return STATUS_OK;
 }
@@ -315,7 +373,7 @@ static void port_record_forget(struct port_record *p, int64_t outer)
     }
     for (size_t i = p->ready.n; i-- > 0;) {
         if (p->ready.v[i].a.group == outer) {
-            mem_free(p->ready.v[i].block);
+            port_record_drop(&p->ready.v[i]);
             port_record_remove(&p->ready, i);
         }
     }
@@ -357,17 +415,20 @@ static int port_record_submit(void *self, const struct port_group *g, struct err
 static int port_record_took(struct port_record *p, const struct port_answer *a, struct err *e)
 {
     struct port_record_run *r = port_record_find_run(p, a->group);
-    struct port_record_answer *x;
+    struct port_record_answer x = {0};
     struct journal_key k;
     int asked_end, rc;
-    size_t n;
+    size_t n = 0;
     void *data;
 
     ASSERT(r);
     k = port_record_key(&r->g, a->sample, r->ask);
     asked_end = a->finish == PORT_ABORT && r->aborted;
     data = port_record_pack(a, asked_end, &n);
-    rc = p->j->put(p->j->self, JOURNAL_ANSWER, &k, data, n, e);
+    rc = data ? p->j->put(p->j->self, JOURNAL_ANSWER, &k, data, n, e)
+              : ERR(e, STATUS_FORMAT, "sample %lld cannot be written as JSON", (long long)k.sample);
+    rc =
+        rc == STATUS_OK ? port_record_read(data, n, &x, &asked_end, e) : rc; /* as it is recalled */
     if (rc != STATUS_OK) {
         mem_free(data);
         return rc;
@@ -375,11 +436,10 @@ static int port_record_took(struct port_record *p, const struct port_answer *a, 
     if (!p->fresh.n) {
         p->fresh_since = p->world->now(p->world->self);
     }
-    x = port_record_push(&p->fresh);
-    port_record_read(data, n, &x->a, &asked_end, NULL);
-    x->a.group = r->outer;
-    x->a.sample = r->first + a->sample;
-    x->block = data;
+    x.a.group = r->outer;
+    x.a.sample = r->first + a->sample;
+    x.block = data;
+    *port_record_push(&p->fresh) = x;
     port_record_run_done(r);
     return STATUS_OK;
 }
@@ -405,9 +465,9 @@ static int port_record_next(struct port_record *p, struct port_answer *a)
 {
     for (size_t i = 0; i < p->ready.n; i++) {
         if (!p->ready.v[i].held) {
-            mem_free(p->handed);
-            *a = p->ready.v[i].a;
-            p->handed = p->ready.v[i].block;
+            port_record_drop(&p->handed);
+            p->handed = p->ready.v[i];
+            *a = p->handed.a;
             port_record_remove(&p->ready, i);
             return 1;
         }
@@ -601,15 +661,15 @@ void port_record_close(struct port_record *p)
         }
     }
     for (size_t i = 0; i < p->fresh.n; i++) {
-        mem_free(p->fresh.v[i].block);
+        port_record_drop(&p->fresh.v[i]);
     }
     for (size_t i = 0; i < p->ready.n; i++) {
-        mem_free(p->ready.v[i].block);
+        port_record_drop(&p->ready.v[i]);
     }
     if (p->log_fd >= 0) {
         close(p->log_fd);
     }
-    mem_free(p->handed);
+    port_record_drop(&p->handed);
     mem_free(p->runs);
     mem_free(p->fresh.v);
     mem_free(p->ready.v);

@@ -1,6 +1,7 @@
 /* A rollout port around another one that never asks twice (contract C5): each finished answer is
  * recorded before the loop sees it, and samples whose answers are recorded are answered from there;
- * of a group the engines are asked for the missing ones only.
+ * of a group the engines are asked for the missing ones only. Samples that a function makes
+ * (rl/port_hook.h) are recorded whole.
  *
  *     port_record_open(engines, journal, world, NULL, &p);
  *     loop_cfg.rollout = port_record_port(p);
@@ -34,8 +35,5 @@ int port_record_open(const struct rollout_port *inner, struct journal *j, const 
 const struct rollout_port *port_record_port(struct port_record *p);
 struct port_record_stats port_record_stats(const struct port_record *p);
 void port_record_close(struct port_record *p); /* NULL is fine */
-
-/* The bytes of an entry, for those who read the journal. Pointers of *a lead into data. */
-int port_record_unpack(const void *data, size_t n, struct port_answer *a, struct err *e);
 
 #endif

@@ -1,5 +1,6 @@
-/* Owns the talk with teachers: which server a sample belongs to, the question, and the check of the
- * answer. A question has no effect on the server, so it may be asked again. */
+/* Owns the talk with teachers: which server a sample belongs to, the question, the check of the
+ * answer, and its record. A question has no effect on the server, so one that was in flight at a
+ * kill may be asked again. */
 #include "rl/teacher.h"
 
 #include <jansson.h>
@@ -7,15 +8,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "base/buf.h"
 #include "base/mem.h"
 #include "base/status.h"
 #include "net/http_client.h"
+#include "rl/journal.h"
 #include "rl/sample.h"
 
 #define TEACHER_INFLIGHT 32
 #define TEACHER_TRIES    30
+#define TEACHER_BATCH    64 /* answers of one commit */
 
 struct teacher_server {
     char *name, *url;
@@ -28,6 +32,9 @@ struct teacher {
     char *key;
     double timeout_s;
     int inflight;
+    struct journal *j; /* or NULL */
+    int64_t rollout;   /* that is trained */
+    int fresh;         /* answers put into the journal and not committed */
 };
 
 /* ---- servers ---- */
@@ -54,6 +61,7 @@ int teacher_open(const struct teacher_opts *o, struct teacher **out, struct err 
     t->key = mem_strdup(o->key);
     t->timeout_s = o->timeout_s;
     t->inflight = o->inflight > 0 ? o->inflight : TEACHER_INFLIGHT;
+    t->j = o->journal && o->journal->find ? o->journal : NULL;
     t->servers = mem_alloc(sizeof *t->servers * (size_t)(o->nurls + 1));
     for (int64_t i = 0; i < o->nurls; i++) {
         const char *eq = strchr(o->urls[i], '=');
@@ -84,6 +92,11 @@ void teacher_close(struct teacher *t)
     mem_free(t->servers);
     mem_free(t->key);
     mem_free(t);
+}
+
+void teacher_now(struct teacher *t, int64_t rollout)
+{
+    t->rollout = rollout;
 }
 
 /* The server that the sample's metadata names, or the default. */
@@ -120,6 +133,7 @@ struct teacher_job {
     const struct teacher_lists *l; /* NULL: log-probs */
     int32_t *all;                  /* tokens that every position is asked for, ascending */
     int nall;
+    uint64_t ask; /* hash of the question */
 };
 
 static int teacher_order(const void *a, const void *b)
@@ -177,41 +191,140 @@ static void teacher_ask_lists(struct buf *b, struct teacher_job *j)
 
 /* The log-prob of the first token asked for is not told, so they are asked for from the prompt's
  * last token on. */
-static int teacher_ask(struct teacher *t, struct teacher_job *j, struct err *e)
+static void teacher_question(struct teacher_job *j, struct buf *b)
 {
     const struct sample *s = j->s;
-    struct http_client_request q = {.tries = TEACHER_TRIES,
-                                    .idempotent = 1,
-                                    .retry_5xx = 3,
-                                    .total_s = t->timeout_s,
-                                    .user = j};
-    struct http_header type = {"Content-Type", "application/json"};
-    struct buf b;
-    int rc = teacher_of(t, s, &q.url, e);
 
-    if (rc != STATUS_OK) {
-        return rc;
-    }
-    buf_init(&b, (size_t)1 << 30);
-    buf_str(&b, "{\"input_ids\":");
-    teacher_ids(&b, s->tokens, s->prompt_len + s->response_len);
-    buf_printf(&b,
+    buf_str(b, "{\"input_ids\":");
+    teacher_ids(b, s->tokens, s->prompt_len + s->response_len);
+    buf_printf(b,
                ",\"sampling_params\":{\"temperature\":0,\"max_new_tokens\":0,"
                "\"skip_special_tokens\":false},\"return_logprob\":true,\"logprob_start_len\":%d",
                s->prompt_len - 1);
     if (j->l) {
-        teacher_ask_lists(&b, j);
+        teacher_ask_lists(b, j);
     }
-    buf_char(&b, '}');
-    q.method = "POST";
-    q.headers = &type;
-    q.nheaders = 1;
-    q.body = b.data;
-    q.len = b.len;
-    rc = http_client_start(t->client, &q, NULL, e);
+    buf_char(b, '}');
+    j->ask = XXH3_64bits(b->data, b->len);
+}
+
+static int teacher_send(struct teacher *t, struct teacher_job *j, const struct buf *b,
+                        struct err *e)
+{
+    struct http_header type = {"Content-Type", "application/json"};
+    struct http_client_request q = {.method = "POST",
+                                    .headers = &type,
+                                    .nheaders = 1,
+                                    .body = b->data,
+                                    .len = b->len,
+                                    .tries = TEACHER_TRIES,
+                                    .idempotent = 1,
+                                    .retry_5xx = 3,
+                                    .total_s = t->timeout_s,
+                                    .user = j};
+    int rc = teacher_of(t, j->s, &q.url, e);
+
+    return rc == STATUS_OK ? http_client_start(t->client, &q, NULL, e) : rc;
+}
+
+/* ---- the record ---- */
+
+static struct journal_key teacher_key(const struct teacher *t, const struct teacher_job *j)
+{
+    return (struct journal_key){.rollout = t->rollout,
+                                .sample = j->s->index,
+                                .ask = j->ask,
+                                .set = JOURNAL_TEACHER,
+                                .start = j->s->branch};
+}
+
+/* What the job is to be filled with, part by part: all have four bytes a value. */
+static int teacher_parts(const struct teacher_job *j, void *part[3], size_t *values)
+{
+    int n = 0;
+
+    *values = (size_t)j->s->response_len * (size_t)(j->l ? j->l->k : 1);
+    if (j->logps) {
+        part[n++] = j->logps;
+    }
+    if (j->l && j->l->top) {
+        part[n++] = j->l->top;
+        part[n++] = j->l->top_logp;
+    }
+    if (j->l && j->l->own) {
+        part[n++] = j->l->own_logp;
+    }
+    return n;
+}
+
+static int teacher_put(struct teacher *t, const struct teacher_job *j, struct err *e)
+{
+    struct journal_key k = teacher_key(t, j);
+    void *part[3];
+    size_t values;
+    int n = teacher_parts(j, part, &values), rc;
+    char *data = mem_alloc(4 * values * (size_t)n + 1);
+
+    for (int i = 0; i < n; i++) {
+        memcpy(data + 4 * values * (size_t)i, part[i], 4 * values);
+    }
+    rc = t->j->put(t->j->self, JOURNAL_ANSWER, &k, data, 4 * values * (size_t)n, e);
+    mem_free(data);
+    t->fresh++;
+    return rc;
+}
+
+/* STATUS_NOTFOUND: it is to be asked. */
+static int teacher_find(const struct teacher *t, const struct teacher_job *j, struct err *e)
+{
+    struct journal_key k = teacher_key(t, j);
+    void *part[3], *data;
+    size_t values, len;
+    int n = teacher_parts(j, part, &values);
+    int rc = t->j ? t->j->find(t->j->self, JOURNAL_ANSWER, &k, &data, &len, e) : STATUS_NOTFOUND;
+
+    if (rc == STATUS_OK) {
+        rc = len == 4 * values * (size_t)n ? STATUS_OK : STATUS_NOTFOUND;
+        for (int i = 0; rc == STATUS_OK && i < n; i++) {
+            memcpy(part[i], (const char *)data + 4 * values * (size_t)i, 4 * values);
+        }
+        mem_free(data);
+    }
+    if (rc == STATUS_NOTFOUND && t->j && t->j->closed) {
+        return ERR(e, STATUS_END,
+                   "what the teacher said of sample %lld in rollout %lld is not "
+                   "recorded",
+                   (long long)k.sample, (long long)k.rollout);
+    }
+    return rc;
+}
+
+static int teacher_commit(struct teacher *t, struct err *e)
+{
+    t->fresh = 0;
+    return t->j->commit(t->j->self, e);
+}
+
+/* Fills the job from the record, or asks: then *open is one more. */
+static int teacher_ask(struct teacher *t, struct teacher_job *j, int *open, struct err *e)
+{
+    struct buf b;
+    int rc;
+
+    buf_init(&b, (size_t)1 << 30);
+    teacher_question(j, &b);
+    rc = buf_status(&b) == STATUS_OK
+             ? teacher_find(t, j, e)
+             : ERR(e, STATUS_NOMEM, "no memory to ask for sample %lld", (long long)j->s->index);
+    if (rc == STATUS_NOTFOUND) {
+        rc = teacher_send(t, j, &b, e);
+        *open += rc == STATUS_OK;
+    }
     buf_fini(&b);
     return rc;
 }
+
+/* ---- the answer ---- */
 
 /* [log-prob, token, text] */
 static int teacher_triple(const json_t *x, float *logp, int32_t *id, struct err *e)
@@ -359,8 +472,7 @@ static int teacher_run(struct teacher *t, struct teacher_job *jobs, int n, struc
         struct http_client_event *ev;
         while (rc == STATUS_OK && asked < n && open < t->inflight) {
             if (jobs[asked].s->response_len) {
-                rc = teacher_ask(t, &jobs[asked], e);
-                open += rc == STATUS_OK;
+                rc = teacher_ask(t, &jobs[asked], &open, e);
             }
             asked++;
         }
@@ -368,7 +480,11 @@ static int teacher_run(struct teacher *t, struct teacher_job *jobs, int n, struc
         if (ev) {
             open--;
             rc = rc == STATUS_OK ? teacher_answer(ev, e) : rc;
+            rc = rc == STATUS_OK && t->j ? teacher_put(t, ev->user, e) : rc;
             http_client_release(t->client, ev);
+        }
+        if (rc == STATUS_OK && t->fresh && (t->fresh >= TEACHER_BATCH || (!open && asked == n))) {
+            rc = teacher_commit(t, e);
         }
     }
     for (int i = 0; i < n; i++) {

@@ -3,6 +3,7 @@
  *
  *     struct teacher *t;
  *     teacher_open(&(struct teacher_opts){.urls = v, .nurls = n, .key = "opd_teacher"}, &t, &e);
+ *     teacher_now(t, rollout);
  *     teacher_score(t, samples, n, out, &e);        out[i]: (response_len) log-probs
  *     teacher_close(t);
  *
@@ -15,6 +16,7 @@
 #include <stdint.h>
 
 struct err;
+struct journal;
 struct sample;
 struct teacher;
 
@@ -24,10 +26,15 @@ struct teacher_opts {
     const char *key;  /* of the metadata */
     double timeout_s; /* for one answer, all tries together */
     int inflight;     /* questions at once; 0: 32 */
+    /* Answers are recorded before they are told, and not asked for again (contract C5); called by
+     * the thread that asks. NULL: not. */
+    struct journal *journal;
 };
 
 int teacher_open(const struct teacher_opts *o, struct teacher **out, struct err *e);
 void teacher_close(struct teacher *t); /* NULL is fine */
+/* The rollout whose samples are asked for from now on. */
+void teacher_now(struct teacher *t, int64_t rollout);
 /* Log-probs of every response's tokens. STATUS_INPUT: a sample names a teacher that there is not;
  * STATUS_CHILD: a server does not answer, or not as it must. */
 int teacher_score(struct teacher *t, struct sample *const *s, int n, float *const *out,

@@ -1,10 +1,11 @@
 /* Owns the ledger. Rows wait in memory until commit, so that a commit that fails on a full disk can
  * be made again as a whole: first the bytes of the segments, then one transaction that points to
  * them. After a failed transaction the database is opened anew, which is how SQLite takes back what
- * was half done. */
+ * was half done. The journal's calls take turns: training asks and records beside the loop. */
 #include "run/ledger.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sqlite3.h>
 #include <stdio.h>
@@ -96,6 +97,7 @@ struct ledger_row {
 struct ledger {
     struct ledger_opts o;
     struct journal journal;
+    pthread_mutex_t turn;
     char *dir, *path;
     struct runlock *lock;
     struct segfile *segments;
@@ -281,12 +283,11 @@ static int ledger_repeated(struct ledger *l, int64_t rollout, enum journal_event
     return rc;
 }
 
-static int ledger_commit(void *self, struct err *e);
+static int ledger_commit(struct ledger *l, struct err *e);
 
-static int ledger_record(void *self, enum journal_event ev, int64_t rollout, const json_t *data,
-                         struct err *e)
+static int ledger_record(struct ledger *l, enum journal_event ev, int64_t rollout,
+                         const json_t *data, struct err *e)
 {
-    struct ledger *l = self;
     char key[sizeof rollout + 1], *text;
     int64_t seq = 0;
     int same, rc;
@@ -316,10 +317,9 @@ static int ledger_record(void *self, enum journal_event ev, int64_t rollout, con
     return rc;
 }
 
-static int ledger_put(void *self, enum journal_event kind, const struct journal_key *k,
+static int ledger_put(struct ledger *l, enum journal_event kind, const struct journal_key *k,
                       const void *data, size_t n, struct err *e)
 {
-    struct ledger *l = self;
     struct ledger_row *r;
 
     if (l->o.closed) {
@@ -406,9 +406,8 @@ static double ledger_clock(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static int ledger_commit(void *self, struct err *e)
+static int ledger_commit(struct ledger *l, struct err *e)
 {
-    struct ledger *l = self;
     struct patience wait = {0};
     double t0 = ledger_clock();
     int rc;
@@ -471,10 +470,9 @@ static int ledger_find_answer(struct ledger *l, const struct journal_key *k, voi
     return rc;
 }
 
-static int ledger_find(void *self, enum journal_event kind, const struct journal_key *k,
+static int ledger_find(struct ledger *l, enum journal_event kind, const struct journal_key *k,
                        void **data, size_t *n, struct err *e)
 {
-    struct ledger *l = self;
     sqlite3_stmt *st;
     int step, rc = l->db ? STATUS_OK : ledger_db_open(l, e);
 
@@ -547,9 +545,8 @@ static int ledger_prune_once(struct ledger *l, int64_t rollout, struct err *e)
     return rc;
 }
 
-static int ledger_prune(void *self, int64_t rollout, struct err *e)
+static int ledger_prune(struct ledger *l, int64_t rollout, struct err *e)
 {
-    struct ledger *l = self;
     struct patience wait = {0};
     int rc;
 
@@ -577,6 +574,54 @@ static int ledger_begin(struct ledger *l, struct err *e)
     static const char sql[] = "INSERT INTO attempts(started, host, pid, program, command, options)"
                               " VALUES(?1,?2,?3,?4,?5,?6)";
     char when[40], host[128] = "";
+/* ---- the journal ---- */
+
+static struct ledger *ledger_enter(void *self)
+{
+    struct ledger *l = self;
+    pthread_mutex_lock(&l->turn);
+    return l;
+}
+
+static int ledger_leave(struct ledger *l, int rc)
+{
+    pthread_mutex_unlock(&l->turn);
+    return rc;
+}
+
+static int ledger_call_record(void *self, enum journal_event ev, int64_t rollout,
+                              const json_t *data, struct err *e)
+{
+    struct ledger *l = ledger_enter(self);
+    return ledger_leave(l, ledger_record(l, ev, rollout, data, e));
+}
+
+static int ledger_call_put(void *self, enum journal_event kind, const struct journal_key *k,
+                           const void *data, size_t n, struct err *e)
+{
+    struct ledger *l = ledger_enter(self);
+    return ledger_leave(l, ledger_put(l, kind, k, data, n, e));
+}
+
+static int ledger_call_find(void *self, enum journal_event kind, const struct journal_key *k,
+                            void **data, size_t *n, struct err *e)
+{
+    struct ledger *l = ledger_enter(self);
+    return ledger_leave(l, ledger_find(l, kind, k, data, n, e));
+}
+
+static int ledger_call_commit(void *self, struct err *e)
+{
+    struct ledger *l = ledger_enter(self);
+    return ledger_leave(l, ledger_commit(l, e));
+}
+
+static int ledger_call_prune(void *self, int64_t rollout, struct err *e)
+{
+    struct ledger *l = ledger_enter(self);
+    return ledger_leave(l, ledger_prune(l, rollout, e));
+}
+
     char *command =
         json_dumps(l->o.command ? l->o.command : json_null(), JSON_COMPACT | JSON_ENCODE_ANY);
     char *options = json_dumps(l->o.options ? l->o.options : json_null(),
@@ -752,11 +797,12 @@ int ledger_open(const struct ledger_opts *o, struct ledger **out, struct err *e)
     l->path = fsio_join(o->dir, "ledger.db");
     l->wal = o->mode == LEDGER_WAL || (o->mode == LEDGER_AUTO && !fsio_is_remote(o->dir));
     map_init(&l->seqs);
-    l->journal = (struct journal){.record = ledger_record,
-                                  .put = ledger_put,
-                                  .find = ledger_find,
-                                  .commit = ledger_commit,
-                                  .prune = ledger_prune,
+    pthread_mutex_init(&l->turn, NULL);
+    l->journal = (struct journal){.record = ledger_call_record,
+                                  .put = ledger_call_put,
+                                  .find = ledger_call_find,
+                                  .commit = ledger_call_commit,
+                                  .prune = ledger_call_prune,
                                   .self = l,
                                   .closed = o->closed};
     rc = runlock_take(o->dir, &l->lock, e);
@@ -814,3 +860,4 @@ struct journal *ledger_journal(struct ledger *l)
 {
     return &l->journal;
 }
+    pthread_mutex_destroy(&l->turn);

@@ -13,7 +13,7 @@
  * A row is committed after the bytes it points to are on disk. WAL on local disks, which readers
  * such as the sqlite3 shell may open while the run goes on; on network file systems, where WAL does
  * not work, a rollback journal and an exclusive lock. A full disk is waited for (base/patience.h).
- * All calls are made by one thread. */
+ * The calls of ledger_journal may come from several threads, all others from one. */
 #ifndef RUN_LEDGER_H
 #define RUN_LEDGER_H
 

@@ -4,6 +4,7 @@
 
 #include "base/rng.h"
 #include "rl/port_record.h"
+#include "rl/sample.h"
 #include "run/ledger.h"
 
 static struct err e;
@@ -305,6 +306,80 @@ static void test_ended(void **state)
     }
 }
 
+/* ---- samples that a function makes ---- */
+
+static struct sample *made;
+
+/* The fake engine's answer as a function would hand it on, with what only a sample can tell. */
+static int make_poll(void *self, struct port_answer *a, struct err *err)
+{
+    static const uint8_t mask[FAKEPORT_LEN] = {1, 0, 1, 1, 0};
+    const int32_t prompt[] = {3, 1, 4};
+    int rc = fakeport_poll(self, a, err);
+
+    if (rc == STATUS_OK) {
+        sample_free(made);
+        made = sample_new();
+        made->index = a->sample;
+        sample_set(made, prompt, 3, a->tokens, a->logps, a->ntokens, 6, 0);
+        made->mask = mem_alloc((size_t)a->ntokens + 1);
+        memcpy(made->mask, mask, (size_t)a->ntokens);
+        made->response = mem_strdup("made");
+        made->metadata = json_pack("{s:i}", "turns", a->sample);
+        made->reward = a->sample / 3.0;
+        made->remove = a->sample == 1;
+        a->made = made;
+    }
+    return rc;
+}
+
+static void drain_made(struct use *u, char *(*texts)[ALL])
+{
+    struct port_answer a;
+    int rc;
+
+    while ((rc = u->port->poll(u->port->self, &a, &e)) != STATUS_END) {
+        json_t *j;
+        assert_true(rc >= 0);
+        slow_clock += 0.01;
+        if (rc != STATUS_OK) {
+            continue;
+        }
+        assert_non_null(a.made);
+        assert_ptr_equal(a.tokens, a.made->tokens + a.made->prompt_len);
+        assert_int_equal(a.ntokens, a.made->response_len);
+        j = sample_to_json(a.made);
+        json_object_set_new(j, "segments", sample_segments_json(a.made));
+        json_object_set_new(j, "finish", json_integer(a.finish));
+        (*texts)[(a.group - 100) * PER + a.sample] = json_dumps(j, JSON_SORT_KEYS);
+        json_decref(j);
+    }
+}
+
+/* They come back whole, and the function is not called for them again. */
+static void test_made(void **state)
+{
+    char *one[ALL] = {0}, *two[ALL] = {0};
+    struct use u;
+
+    (void)state;
+    for (int again = 0; again < 2; again++) {
+        use_open(&u, "made", 4, again);
+        u.f.rollout.poll = make_poll;
+        submit_all(&u, 0);
+        drain_made(&u, again ? &two : &one);
+        assert_int_equal(u.f.submitted, again ? 0 : GROUPS);
+        use_close(&u);
+    }
+    for (int i = 0; i < ALL; i++) {
+        assert_non_null(strstr(one[i], "\"turns\""));
+        assert_string_equal(one[i], two[i]);
+        free(one[i]);
+        free(two[i]);
+    }
+    sample_free(made);
+}
+
 /* A replay without the answers says so, unless nobody waits for them. */
 static void test_replay_of_nothing(void **state)
 {
@@ -332,9 +407,13 @@ static void test_replay_of_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_asks_once),   cmocka_unit_test(test_some_recorded),
-        cmocka_unit_test(test_little_room), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_ended),       cmocka_unit_test(test_replay_of_nothing),
+        cmocka_unit_test(test_asks_once),
+        cmocka_unit_test(test_some_recorded),
+        cmocka_unit_test(test_little_room),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_ended),
+        cmocka_unit_test(test_made),
+        cmocka_unit_test(test_replay_of_nothing),
     };
     return cmocka_run_group_tests(tests, fakeport_setup, fakeport_teardown);
 }
