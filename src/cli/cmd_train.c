@@ -25,6 +25,7 @@
 #include "rl/evalset.h"
 #include "rl/extend.h"
 #include "rl/filter.h"
+#include "rl/keeper.h"
 #include "rl/loop.h"
 #include "rl/modelargs.h"
 #include "rl/port_hook.h"
@@ -299,15 +300,14 @@ static int train_resume_critic(struct train *t, const char *dir, int64_t it, str
 static int train_resume_ref(struct train *t, const char *load, struct err *e)
 {
     const json_t *at = json_object_get(t->state, "ref_rollout");
-    char name[48], *dir;
+    char *dir;
     int rc;
 
     if (!json_is_integer(at) || json_integer_value(at) < 0) {
         return STATUS_OK;
     }
     t->ref_rollout = json_integer_value(at);
-    snprintf(name, sizeof name, LOOP_REF_FOLDER, (long long)t->ref_rollout);
-    dir = fsio_join(load, name);
+    dir = keeper_ref(load, t->ref_rollout);
     rc = copies_read_ref(&t->ports.copies, dir, e);
     mem_free(dir);
     return rc;
@@ -543,6 +543,7 @@ static int train_place(struct train *t, struct err *e)
                  "one in this process reads the trainer's weights");
     }
     if (rc == STATUS_OK && t->place.backend == PLACE_IN_PROCESS) {
+        t->o.update_weights_interval = 1; /* it always has the trainer's */
         return train_judge_sglang(t, e);
     }
     if (rc == STATUS_OK && t->place.backend == PLACE_MILES && !t->place.external) {
@@ -746,7 +747,7 @@ static int train_all(struct train *t, struct err *e)
         rc = train_open_run(t, e);
     }
     if (rc == STATUS_OK) {
-        rc = durable_started(&t->durable, t->start,
+        rc = durable_started(&t->durable, t->start, t->state,
                              t->ports.trainer ? trainer_optim(t->ports.trainer) : NULL, e);
     }
     if (rc == STATUS_OK) {

@@ -3,9 +3,13 @@
  */
 #include "rl/keeper.h"
 
+#include <dirent.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "base/fsio.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "base/patience.h"
 #include "base/status.h"
 #include "base/world.h"
@@ -13,6 +17,31 @@
 #include "rl/port.h"
 #include "rl/train_opts.h"
 #include "train/ckpt.h"
+
+char *keeper_ref(const char *save, int64_t rollout)
+{
+    char name[48];
+    snprintf(name, sizeof name, "ref_%07lld", (long long)rollout);
+    return fsio_join(save, name);
+}
+
+json_t *keeper_event(int64_t rollout, const json_t *state)
+{
+    const json_t *flight = json_object_get(json_object_get(state, "stream"), "flight"), *group;
+    json_t *ev = json_pack("{s:I}", "iteration", (json_int_t)rollout);
+    json_int_t needs = rollout + 1;
+    size_t i;
+
+    json_array_foreach(flight, i, group)
+    {
+        json_int_t since = json_integer_value(json_object_get(group, "rollout"));
+        needs = since < needs ? since : needs;
+    }
+    if (flight) {
+        json_object_set_new(ev, "needs", json_integer(needs));
+    }
+    return ev;
+}
 
 void keeper_init(struct keeper *k, const struct keeper_cfg *cfg)
 {
@@ -65,12 +94,15 @@ static int keeper_write(struct keeper *k, struct err *e)
 int keeper_save(struct keeper *k, struct err *e)
 {
     struct patience wait = {0};
+    struct journal *j = k->c.journal;
     int rc;
 
     if (!k->c.o->save || !k->c.actor || k->rollout < 0 || k->rollout == k->saved) {
         return STATUS_OK;
     }
     rc = keeper_poll(k, 1, e);
+    /* a run that goes on from it comes to none of the events before it again */
+    rc = rc == STATUS_OK && j && j->commit ? j->commit(j->self, e) : rc;
     if (rc != STATUS_OK) {
         return rc;
     }
@@ -94,15 +126,45 @@ static int keeper_again(struct keeper *k, int rc, struct err *e)
         rc = keeper_write(k, e);
         rc = rc == STATUS_OK && actor->saved ? actor->saved(actor->self, 1, e) : rc;
     }
-    struct journal *j = k->c.journal;
     return rc;
 }
 
-/* Old checkpoints go, and what the ledger has of the rollouts before the oldest that is left. */
+/* References that no checkpoint from `oldest` on was trained with: all before the last that was
+ * made up to it. */
+static int keeper_drop_refs(const struct keeper *k, int64_t oldest, struct err *e)
+{
+    DIR *d = opendir(k->c.o->save);
+    struct dirent *de;
+    int64_t *made = NULL, needed = -1;
+    int n = 0, cap = 0, rc = STATUS_OK;
+
+    while (d && (de = readdir(d))) {
+        long long it;
+        int used = 0;
+        if (sscanf(de->d_name, "ref_%lld%n", &it, &used) == 1 && !de->d_name[used]) {
+            made = mem_room(made, sizeof *made, n, &cap);
+            made[n++] = it;
+            needed = it <= oldest && it > needed ? it : needed;
+        }
+    }
+    if (d) {
+        closedir(d);
+    }
+    for (int i = 0; rc == STATUS_OK && i < n; i++) {
+        if (made[i] < needed) {
+            char *dir = keeper_ref(k->c.o->save, made[i]);
+            rc = fsio_remove_tree(dir, e);
+            mem_free(dir);
+        }
+    }
+    mem_free(made);
+    return rc;
+}
+
+/* Old checkpoints go, their references, and what the ledger has of the rollouts before the oldest
+ * that a run may go on from. */
 static int keeper_retain(struct keeper *k, struct err *e)
 {
-    /* a run that goes on from it comes to none of the events before it again */
-    rc = rc == STATUS_OK && j && j->commit ? j->commit(j->self, e) : rc;
     const struct train_opts *o = k->c.o;
     int64_t keep = o->save_keep == CONF_UNSET ? 0 : o->save_keep;
     int64_t bytes = o->save_keep_bytes == CONF_UNSET ? 0 : o->save_keep_bytes;
@@ -113,11 +175,12 @@ static int keeper_retain(struct keeper *k, struct err *e)
     if (!keep && !bytes) {
         return STATUS_OK;
     }
-    rc = ckpt_retain(o->save, keep, bytes, &oldest, e);
+    rc = ckpt_retain(o->save, keep, bytes, o->update_weights_interval, &oldest, e);
     if (rc == STATUS_OK && k->c.critic) {
         int64_t other;
-        rc = ckpt_retain(o->critic_save, keep, bytes, &other, e);
+        rc = ckpt_retain(o->critic_save, keep, bytes, o->update_weights_interval, &other, e);
     }
+    rc = rc == STATUS_OK && oldest >= 0 ? keeper_drop_refs(k, oldest, e) : rc;
     return rc == STATUS_OK && j && j->prune && oldest >= 0 ? j->prune(j->self, oldest, e) : rc;
 }
 
@@ -141,7 +204,7 @@ int keeper_poll(struct keeper *k, int wait, struct err *e)
     k->writing = 0;
     rc = keeper_again(k, rc, e);
     if (rc == STATUS_OK && j) {
-        data = json_pack("{s:I}", "iteration", (json_int_t)k->saved);
+        data = keeper_event(k->saved, k->state);
         rc = j->record(j->self, JOURNAL_SAVED, k->saved, data, e);
         json_decref(data);
     }

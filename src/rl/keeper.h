@@ -41,6 +41,12 @@ struct keeper {
     double began, blocked_s; /* blocked_s: that the loop waited for the last checkpoint */
 };
 
+/* Where in --save a reference is that --ref-update-interval made behind that rollout; free with
+ * mem_free. Checkpoints name theirs; one that none needs is removed with old checkpoints. */
+char *keeper_ref(const char *save, int64_t rollout);
+/* The event that says that a rollout's checkpoint is on disk: {"iteration"}, and "needs" where
+ * samples were in flight: the first rollout whose answers it still needs. */
+json_t *keeper_event(int64_t rollout, const json_t *state);
 void keeper_init(struct keeper *k, const struct keeper_cfg *cfg);
 void keeper_fini(struct keeper *k); /* waits for what is being written */
 void keeper_trained(struct keeper *k, int64_t rollout, json_t *state); /* takes state */

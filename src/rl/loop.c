@@ -66,9 +66,8 @@ struct loop {
     struct learn_in in;
     atomic_int steps, nsteps; /* of the training, as the thread tells */
     double t_step, t_phase, t_sync, t_trained;
-    double sync_s;        /* seconds of the last weight sync */
-    int64_t synced;       /* version of the weights that the engines have; -1: none of ours */
-    int64_t since_synced; /* rollouts trained since */
+    double sync_s;  /* seconds of the last weight sync */
+    int64_t synced; /* version of the weights that the engines have; -1: none of ours */
     struct keeper keeper;
     int told_stop;                  /* that the stop was heard */
     int64_t ref_rollout, ref_saved; /* that the reference is of; that --save has; -1: none */
@@ -269,12 +268,13 @@ json_t *loop_state(struct loop *l)
  */
 
 /* Goes on with a phase that samples, by way of a weight sync when one is due: before the first, and
- * when --update-weights-interval rollouts have moved the weights. */
+ * behind every --update-weights-interval-th rollout. Not so many behind the last one: a run that
+ * goes on from such a rollout's checkpoint must do as one that was never stopped. */
 static void loop_sample(struct loop *l, enum loop_state_id next)
 {
     const struct rollout_port *p = l->c.rollout;
     int due = p && (p->publish || l->c.away) && l->synced != loop_version(l) &&
-              (l->synced < 0 || (l->since_synced >= l->c.o->update_weights_interval &&
+              (l->synced < 0 || (l->rollout % l->c.o->update_weights_interval == 0 &&
                                  !l->c.o->debug_skip_weight_update));
 
     l->after_sync = next;
@@ -324,7 +324,6 @@ static int loop_sync(struct loop *l, struct err *e)
                    : err_prefix(e, "weight_sync of version %lld", (long long)version);
     }
     l->sync_s = loop_now(l) - l->t_sync;
-    l->since_synced = 0;
     if (l->stream) {
         stream_version(l->stream, version);
     }
@@ -660,8 +659,8 @@ static int loop_train_begin(struct loop *l, struct err *e)
     if (l->c.ahead && next < l->c.num_rollout) {
         rc = loop_sample_next(l, next, e);
     } else if (l->stream) {
-        rc = loop_restore_flight(l, e);
         stream_hold(l->stream, 1); /* nobody will take more */
+        rc = loop_restore_flight(l, e);
     }
     if (rc == STATUS_OK && l->job) {
         atomic_store(&l->steps, 0);
@@ -844,14 +843,13 @@ static int loop_log(struct loop *l, struct err *e)
 /* The reference beside the checkpoint, when it has changed since the last. */
 static int loop_save_ref(struct loop *l, struct err *e)
 {
-    char name[48], *dir;
+    char *dir;
     int rc;
 
     if (l->ref_rollout == l->ref_saved) {
         return STATUS_OK;
     }
-    snprintf(name, sizeof name, LOOP_REF_FOLDER, (long long)l->ref_rollout);
-    dir = fsio_join(l->c.o->save, name);
+    dir = keeper_ref(l->c.o->save, l->ref_rollout);
     rc = fsio_remove_tree(dir, e); /* of a run that went on from an earlier checkpoint */
     rc = rc == STATUS_OK ? l->c.train->export_ref(l->c.train->self, dir, e) : rc;
     mem_free(dir);
@@ -949,7 +947,6 @@ static int loop_save(struct loop *l, struct err *e)
 
     turn_fini(&l->train);
     l->rollout = done;
-    l->since_synced++;
     loop_next(l, last, rc == STATUS_OK && !stop && loop_eval_due(l, done));
     return rc == STATUS_OK ? STATUS_AGAIN : rc;
 }

@@ -75,9 +75,6 @@ struct loop_cfg {
     void *hashes_arg;
 };
 
-/* Where in --save a checkpoint's reference is, when it is not the one that was given. */
-#define LOOP_REF_FOLDER "ref_%07lld"
-
 struct loop;
 int loop_open(const struct loop_cfg *cfg, struct loop **out, struct err *e);
 int loop_tick(struct loop *l, struct err *e);

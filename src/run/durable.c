@@ -13,6 +13,7 @@
 #include "base/patience.h"
 #include "base/status.h"
 #include "base/world.h"
+#include "rl/keeper.h"
 #include "rl/port_record.h"
 #include "rl/train_opts.h"
 #include "run/ledger.h"
@@ -223,10 +224,53 @@ static void durable_from_replay(struct durable *d, struct durable_from *f)
     mem_free(dir);
 }
 
-int durable_from(struct durable *d, struct durable_from *f, struct err *e)
+/* Engines get weights behind every so-manieth rollout, and have older ones behind the others: a run
+ * goes on where they got some. What was trained since is trained again, from the record.
+ * STATUS_NOTFOUND: there is no such checkpoint. */
+static int durable_from_own(const struct durable *d, struct durable_from *f, struct err *e)
+{
+    int64_t every = d->o->update_weights_interval, latest = -1;
+    int rc = ckpt_latest_of(d->o->save, every, &f->iteration, e);
+
+    f->dir = d->o->save;
+    f->critic = d->o->critic_save;
+    if (rc == STATUS_OK && ckpt_latest(f->dir, &latest, e) == STATUS_OK && latest > f->iteration) {
+        log_info(LEDGER,
+                 "going on behind rollout %lld and not %lld: engines got weights there "
+                 "(--update-weights-interval %lld)",
+                 (long long)f->iteration, (long long)latest, (long long)every);
+    }
+    return rc;
+}
+
+/* As the run's first start: --load, and not what the run itself has put there since. */
+static int durable_from_load(const struct durable *d, struct durable_from *f, struct err *e)
 {
     const struct train_opts *o = d->o;
+    char *before = d->ledger ? ledger_get(d->ledger, "foreign_checkpoint") : NULL;
+    char *load = o->load ? realpath(o->load, NULL) : NULL;
+    char *save = o->save ? realpath(o->save, NULL) : NULL;
     int rc;
+
+    f->dir = o->load;
+    f->critic = o->critic_load;
+    rc = f->dir ? ckpt_latest(f->dir, &f->iteration, e) : STATUS_OK;
+    if (rc == STATUS_OK && before && load && save && strcmp(load, save) == 0) {
+        f->iteration = atoll(before);
+        rc = f->iteration < 0 ? STATUS_NOTFOUND : STATUS_OK;
+    }
+    if (rc == STATUS_OK && o->ckpt_step != CONF_UNSET) {
+        f->iteration = o->ckpt_step;
+    }
+    free(load);
+    free(save);
+    mem_free(before);
+    return rc;
+}
+
+int durable_from(struct durable *d, struct durable_from *f, struct err *e)
+{
+    int rc = STATUS_NOTFOUND;
 
     memset(f, 0, sizeof *f);
     if (d->replay) {
@@ -234,11 +278,10 @@ int durable_from(struct durable *d, struct durable_from *f, struct err *e)
         return STATUS_OK;
     }
     d->own = durable_is_own(d);
-    f->dir = d->own ? o->save : o->load;
-    f->critic = d->own ? o->critic_save : o->critic_load;
-    rc = f->dir ? ckpt_latest(f->dir, &f->iteration, e) : STATUS_OK;
-    if (rc == STATUS_OK && !d->own && o->ckpt_step != CONF_UNSET) {
-        f->iteration = o->ckpt_step;
+    rc = d->own ? durable_from_own(d, f, e) : rc;
+    if (rc == STATUS_NOTFOUND) {
+        d->own = 0;
+        rc = durable_from_load(d, f, e);
     }
     if (rc == STATUS_NOTFOUND) {
         log_info(TRAIN, "no checkpoint in %s: starting from the model", f->dir);
@@ -267,7 +310,8 @@ struct journal *durable_journal(struct durable *d)
     return d->ledger ? ledger_journal(d->ledger) : NULL;
 }
 
-int durable_started(struct durable *d, int64_t rollout, struct optim *optim, struct err *e)
+int durable_started(struct durable *d, int64_t rollout, const json_t *state, struct optim *optim,
+                    struct err *e)
 {
     struct ledger_counts n;
     int rc = STATUS_OK;
@@ -282,7 +326,7 @@ int durable_started(struct durable *d, int64_t rollout, struct optim *optim, str
     rc = ledger_started(d->ledger, rollout, e);
     if (rc == STATUS_OK && d->own) { /* it may have been killed between the two */
         struct journal *j = ledger_journal(d->ledger);
-        json_t *data = json_pack("{s:I}", "iteration", (json_int_t)(rollout - 1));
+        json_t *data = keeper_event(rollout - 1, state);
         rc = j->record(j->self, JOURNAL_SAVED, rollout - 1, data, e);
         json_decref(data);
     }

@@ -54,8 +54,10 @@ int durable_replays(const struct durable *d); /* 1: it is a replay */
 int durable_port(struct durable *d, const struct rollout_port *inner,
                  const struct rollout_port **out, struct err *e);
 struct journal *durable_journal(struct durable *d); /* NULL: none */
-/* The run begins with this rollout; optim is the actor's, or NULL. */
-int durable_started(struct durable *d, int64_t rollout, struct optim *optim, struct err *e);
+/* The run begins with this rollout, and the state of the checkpoint before it, if any; optim is the
+ * actor's, or NULL. */
+int durable_started(struct durable *d, int64_t rollout, const json_t *state, struct optim *optim,
+                    struct err *e);
 /* 0: go on. STATUS_END: a replay is at its end; another status: it differs. */
 int durable_status(struct durable *d, struct err *e);
 void durable_close(struct durable *d, int rc); /* zeroed ones are fine */

@@ -527,16 +527,31 @@ static int ledger_prune_segments(struct ledger *l, struct err *e)
     return rc;
 }
 
+/* The last rollout whose answers and rewards may go when `rollout` is the oldest checkpoint:
+ * samples that were in flight then need theirs. */
+static int64_t ledger_needless(struct ledger *l, int64_t rollout)
+{
+    char *saved = ledger_event(l, rollout, JOURNAL_SAVED, 0);
+    json_t *data = saved ? json_loads(saved, 0, NULL) : NULL,
+           *needs = json_object_get(data, "needs");
+    int64_t upto = json_is_integer(needs) ? json_integer_value(needs) - 1 : rollout;
+
+    json_decref(data);
+    mem_free(saved);
+    return upto;
+}
+
 static int ledger_prune_once(struct ledger *l, int64_t rollout, struct err *e)
 {
     char text[320];
     int rc = l->db ? STATUS_OK : ledger_db_open(l, e);
+    long long entries = rc == STATUS_OK ? ledger_needless(l, rollout) : 0;
 
     snprintf(text, sizeof text,
              "BEGIN IMMEDIATE; DELETE FROM answers WHERE rollout<=%lld;"
              "DELETE FROM rewards WHERE rollout<=%lld; DELETE FROM decisions WHERE rollout<=%lld;"
              "DELETE FROM events WHERE rollout<=%lld AND kind<>'saved'; COMMIT",
-             (long long)rollout, (long long)rollout, (long long)rollout, (long long)rollout);
+             entries, entries, (long long)rollout, (long long)rollout);
     rc = rc ? rc : ledger_exec(l, text, e);
     rc = rc ? rc : ledger_prune_segments(l, e);
     if (rc != STATUS_OK && l->db) {
@@ -559,21 +574,6 @@ static int ledger_prune(struct ledger *l, int64_t rollout, struct err *e)
     return rc;
 }
 
-/* ---- attempts ---- */
-
-static void ledger_now(char *out, size_t size)
-{
-    time_t t = time(NULL);
-    struct tm tm;
-    gmtime_r(&t, &tm);
-    strftime(out, size, "%Y-%m-%dT%H:%M:%SZ", &tm);
-}
-
-static int ledger_begin(struct ledger *l, struct err *e)
-{
-    static const char sql[] = "INSERT INTO attempts(started, host, pid, program, command, options)"
-                              " VALUES(?1,?2,?3,?4,?5,?6)";
-    char when[40], host[128] = "";
 /* ---- the journal ---- */
 
 static struct ledger *ledger_enter(void *self)
@@ -622,6 +622,21 @@ static int ledger_call_prune(void *self, int64_t rollout, struct err *e)
     return ledger_leave(l, ledger_prune(l, rollout, e));
 }
 
+/* ---- attempts ---- */
+
+static void ledger_now(char *out, size_t size)
+{
+    time_t t = time(NULL);
+    struct tm tm;
+    gmtime_r(&t, &tm);
+    strftime(out, size, "%Y-%m-%dT%H:%M:%SZ", &tm);
+}
+
+static int ledger_begin(struct ledger *l, struct err *e)
+{
+    static const char sql[] = "INSERT INTO attempts(started, host, pid, program, command, options)"
+                              " VALUES(?1,?2,?3,?4,?5,?6)";
+    char when[40], host[128] = "";
     char *command =
         json_dumps(l->o.command ? l->o.command : json_null(), JSON_COMPACT | JSON_ENCODE_ANY);
     char *options = json_dumps(l->o.options ? l->o.options : json_null(),
@@ -705,7 +720,7 @@ int ledger_saved(struct ledger *l, int64_t *iteration, struct err *e)
 
 int ledger_first(struct ledger *l, int64_t *rollout, struct err *e)
 {
-    int rc = ledger_number(l, "SELECT min(rollout) FROM events WHERE kind='prompts'", rollout, e);
+    int rc = ledger_number(l, "SELECT min(rollout) FROM events WHERE kind<>'saved'", rollout, e);
     return rc == STATUS_OK && *rollout < 0 ? STATUS_NOTFOUND : rc;
 }
 
@@ -850,6 +865,7 @@ void ledger_close(struct ledger *l, const char *outcome)
     runlock_drop(l->lock);
     ledger_drop_rows(l);
     map_fini(&l->seqs);
+    pthread_mutex_destroy(&l->turn);
     mem_free(l->rows);
     mem_free(l->dir);
     mem_free(l->path);
@@ -860,4 +876,3 @@ struct journal *ledger_journal(struct ledger *l)
 {
     return &l->journal;
 }
-    pthread_mutex_destroy(&l->turn);

@@ -55,7 +55,7 @@ int ledger_saved(struct ledger *l, int64_t *iteration, struct err *e);
 /* Command and options of the last attempt before this one, or of the last when closed; both the
  * caller's to decref. STATUS_NOTFOUND. */
 int ledger_last(struct ledger *l, json_t **command, json_t **options, struct err *e);
-/* The first rollout that prompts are recorded of; STATUS_NOTFOUND. */
+/* The first rollout that more than its checkpoint is recorded of; STATUS_NOTFOUND. */
 int ledger_first(struct ledger *l, int64_t *rollout, struct err *e);
 /* 1: RUN has a ledger. */
 int ledger_exists(const char *dir);

@@ -455,7 +455,32 @@ static int ckpt_remove(const char *dir, int64_t iteration, struct err *e)
     return rc;
 }
 
-int ckpt_retain(const char *dir, int64_t keep, int64_t bytes, int64_t *oldest, struct err *e)
+int ckpt_latest_of(const char *dir, int64_t stride, int64_t *iteration, struct err *e)
+{
+    struct ckpt_kept *list;
+    int64_t latest;
+    int rc = ckpt_latest(dir, &latest, e);
+    size_t n, i = 0;
+
+    if (rc != STATUS_OK || (latest + 1) % stride == 0) {
+        *iteration = rc == STATUS_OK ? latest : *iteration;
+        return rc;
+    }
+    n = ckpt_list(dir, &list);
+    while (i < n && (list[i].iteration > latest || (list[i].iteration + 1) % stride != 0)) {
+        i++;
+    }
+    if (i < n) {
+        *iteration = list[i].iteration;
+    } else {
+        rc = ERR(e, STATUS_NOTFOUND, "%s has no checkpoint to go on from", dir);
+    }
+    mem_free(list);
+    return rc;
+}
+
+int ckpt_retain(const char *dir, int64_t keep, int64_t bytes, int64_t stride, int64_t *oldest,
+                struct err *e)
 {
     struct ckpt_kept *list;
     size_t n = ckpt_list(dir, &list);
@@ -467,12 +492,15 @@ int ckpt_retain(const char *dir, int64_t keep, int64_t bytes, int64_t *oldest, s
     for (size_t i = 0; rc == STATUS_OK && latest >= 0 && i < n; i++) {
         int stays = list[i].iteration >= latest;
         if (!stays && !gone) {
-            stays = (!keep || kept < keep) && (!bytes || sum + list[i].bytes <= bytes);
+            stays =
+                *oldest < 0 || ((!keep || kept < keep) && (!bytes || sum + list[i].bytes <= bytes));
         }
         if (stays) {
             sum += list[i].bytes;
             kept += list[i].iteration <= latest;
-            *oldest = list[i].iteration;
+            if (list[i].iteration <= latest && (list[i].iteration + 1) % stride == 0) {
+                *oldest = list[i].iteration;
+            }
         } else {
             rc = ckpt_remove(dir, list[i].iteration, e);
             gone++;

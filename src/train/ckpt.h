@@ -31,12 +31,16 @@ int ckpt_begin(const char *dir, int64_t iteration, struct optim *o, int with_opt
 int ckpt_poll(struct ckpt_writer *w, int wait, struct err *e);
 
 /* Removes old checkpoints: keeps at most `keep` of them and those that fit into `bytes` (0: any),
- * the newest first; the newest itself and what follows it always stay. *oldest is the oldest that
- * is left, -1 when there is none. */
-int ckpt_retain(const char *dir, int64_t keep, int64_t bytes, int64_t *oldest, struct err *e);
+ * the newest first; the newest itself and what follows it always stay, and so do the newest ones up
+ * to one that a run may go on from, which is every `stride`-th (1: each). *oldest is the oldest
+ * such that is left, -1 when there is none. */
+int ckpt_retain(const char *dir, int64_t keep, int64_t bytes, int64_t stride, int64_t *oldest,
+                struct err *e);
 
 /* The newest iteration in dir: STATUS_NOTFOUND when dir is missing or has no checkpoint. */
 int ckpt_latest(const char *dir, int64_t *iteration, struct err *e);
+/* The same among every `stride`-th: those with (iteration + 1) % stride 0. */
+int ckpt_latest_of(const char *dir, int64_t stride, int64_t *iteration, struct err *e);
 /* Loads masters and moments into o (and the masters, rounded, into the weights); *state is the
  * caller's to decref. Moments in f32 are refused by an optimizer that keeps them in bf16. A
  * different numeric manifest is refused with both values. Without optimizer state in the checkpoint

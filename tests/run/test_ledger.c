@@ -391,6 +391,34 @@ static void test_prune(void **state)
     ledger_close(l, "done");
 }
 
+/* Samples that were in flight at a checkpoint keep their answers; all else of its rollout goes. */
+static void test_prune_but_what_flies(void **state)
+{
+    struct ledger *l = open_mode("flies", LEDGER_WAL, 0);
+    struct journal *j = ledger_journal(l);
+    json_t *saved = json_pack("{s:i,s:i}", "iteration", 2, "needs", 1);
+    (void)state;
+    for (int i = 0; i < 40; i++) { /* rollouts 0 to 3 */
+        struct journal_key k = {.rollout = i / 10, .sample = 1000 + i};
+        put_answer(j, i);
+        assert_ok(j->put(j->self, JOURNAL_DECISION, &k, "1", 1, &e), &e);
+    }
+    assert_ok(j->commit(j->self, &e), &e);
+    assert_ok(j->record(j->self, JOURNAL_SAVED, 2, saved, &e), &e);
+    assert_ok(j->prune(j->self, 2, &e), &e);
+    for (int i = 0; i < 40; i++) {
+        struct journal_key k = {.rollout = i / 10, .sample = 1000 + i};
+        void *p = NULL;
+        size_t n;
+        assert_int_equal(has(j, i), i >= 10);
+        assert_int_equal(j->find(j->self, JOURNAL_DECISION, &k, &p, &n, &e),
+                         i >= 30 ? STATUS_OK : STATUS_NOTFOUND);
+        mem_free(p);
+    }
+    json_decref(saved);
+    ledger_close(l, "done");
+}
+
 /* ---- disks ---- */
 
 /* A clock on which waiting takes no time. */
@@ -478,11 +506,11 @@ static void test_patience_ends(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_found_again),   cmocka_unit_test(test_killed_anywhere),
-        cmocka_unit_test(test_damage),        cmocka_unit_test(test_one_writer),
-        cmocka_unit_test(test_decisions),     cmocka_unit_test(test_events),
-        cmocka_unit_test(test_prune),         cmocka_unit_test(test_failing_disk),
-        cmocka_unit_test(test_patience_ends),
+        cmocka_unit_test(test_found_again),  cmocka_unit_test(test_killed_anywhere),
+        cmocka_unit_test(test_damage),       cmocka_unit_test(test_one_writer),
+        cmocka_unit_test(test_decisions),    cmocka_unit_test(test_events),
+        cmocka_unit_test(test_prune),        cmocka_unit_test(test_prune_but_what_flies),
+        cmocka_unit_test(test_failing_disk), cmocka_unit_test(test_patience_ends),
     };
     return cmocka_run_group_tests(tests, fakeport_setup, fakeport_teardown);
 }

@@ -624,14 +624,14 @@ static void retention(void **state)
     (void)state;
     side_open(&a);
     snprintf(dir, sizeof dir, "%s/retained", fixture_dir);
-    assert_ok(ckpt_retain(dir, 1, 0, &oldest, &e), &e);
+    assert_ok(ckpt_retain(dir, 1, 0, 1, &oldest, &e), &e);
     assert_int_equal(oldest, -1);
     for (int i = 0; i < 7; i++) {
         assert_ok(save(&a, dir, i * 2, 1), &e);
     }
-    assert_ok(ckpt_retain(dir, 0, 0, &oldest, &e), &e);
+    assert_ok(ckpt_retain(dir, 0, 0, 1, &oldest, &e), &e);
     assert_int_equal(oldest, 0);
-    assert_ok(ckpt_retain(dir, 4, 0, &oldest, &e), &e);
+    assert_ok(ckpt_retain(dir, 4, 0, 1, &oldest, &e), &e);
     assert_int_equal(oldest, 6);
     assert_int_equal(count(dir, 0), 4 + 1);
     snprintf(path, sizeof path, "%s/iter_0000006/model.safetensors", dir);
@@ -642,16 +642,53 @@ static void retention(void **state)
         assert_int_equal(stat(path, &so), 0);
         bytes = st.st_size + so.st_size;
     }
-    assert_ok(ckpt_retain(dir, 0, bytes * 5 / 2, &oldest, &e), &e);
+    assert_ok(ckpt_retain(dir, 0, bytes * 5 / 2, 1, &oldest, &e), &e);
     assert_int_equal(oldest, 10);
-    assert_ok(ckpt_retain(dir, 0, 1, &oldest, &e), &e); /* the newest stays */
+    assert_ok(ckpt_retain(dir, 0, 1, 1, &oldest, &e), &e); /* the newest stays */
     assert_int_equal(oldest, 12);
     snprintf(path, sizeof path, "%s/latest_checkpointed_iteration.txt", dir);
     assert_ok(save(&a, dir, 14, 1), &e);
     assert_ok(fsio_write_atomic(path, "12\n", 3, &e), &e); /* 14 is not known to be whole */
-    assert_ok(ckpt_retain(dir, 1, 0, &oldest, &e), &e);
+    assert_ok(ckpt_retain(dir, 1, 0, 1, &oldest, &e), &e);
     assert_int_equal(oldest, 12);
     assert_int_equal(count(dir, 0), 2 + 1);
+    side_close(&a);
+}
+
+/* Where a run can go on from every third only, the newest such stays with all behind it. */
+static void retention_by_stride(void **state)
+{
+    struct side a;
+    char dir[320];
+    int64_t oldest, it = -7;
+    (void)state;
+    side_open(&a);
+    snprintf(dir, sizeof dir, "%s/strides", fixture_dir);
+    assert_int_equal(ckpt_latest_of(dir, 3, &it, &e), STATUS_NOTFOUND);
+    for (int i = 0; i < 2; i++) {
+        assert_ok(save(&a, dir, i, 1), &e);
+    }
+    assert_int_equal(ckpt_latest_of(dir, 3, &it, &e), STATUS_NOTFOUND);
+    assert_ok(ckpt_retain(dir, 1, 0, 3, &oldest, &e), &e);
+    assert_int_equal(oldest, -1);
+    assert_int_equal(count(dir, 0), 2 + 1);
+    for (int i = 2; i < 8; i++) {
+        assert_ok(save(&a, dir, i, 1), &e);
+    }
+    assert_ok(ckpt_latest_of(dir, 3, &it, &e), &e);
+    assert_int_equal(it, 5);
+    assert_ok(ckpt_retain(dir, 4, 0, 3, &oldest, &e), &e); /* 7 6 5 4 */
+    assert_int_equal(oldest, 5);
+    assert_int_equal(count(dir, 0), 4 + 1);
+    assert_ok(ckpt_retain(dir, 1, 0, 3, &oldest, &e), &e); /* 7 6 5 */
+    assert_int_equal(oldest, 5);
+    assert_int_equal(count(dir, 0), 3 + 1);
+    assert_ok(save(&a, dir, 8, 1), &e);
+    assert_ok(ckpt_latest_of(dir, 3, &it, &e), &e);
+    assert_int_equal(it, 8);
+    assert_ok(ckpt_retain(dir, 1, 0, 3, &oldest, &e), &e);
+    assert_int_equal(oldest, 8);
+    assert_int_equal(count(dir, 0), 1 + 1);
     side_close(&a);
 }
 
@@ -676,7 +713,7 @@ int main(void)
         cmocka_unit_test(leftovers),      cmocka_unit_test(full_disk),
         cmocka_unit_test(killed),         cmocka_unit_test(forms),
         cmocka_unit_test(beside),         cmocka_unit_test(failing_calls),
-        cmocka_unit_test(retention),
+        cmocka_unit_test(retention),      cmocka_unit_test(retention_by_stride),
     };
     return cmocka_run_group_tests(tests, setup, fixture_teardown);
 }
