@@ -1,6 +1,8 @@
 """Kills a training run in all ways and compares what comes out: called by tests/live/crash.sh.
 
-    crash.py WORK SEED KILLS FAULTS -- miles train ARGS...
+    crash.py WORK SEED KILLS FAULTS [teacher] -- miles train ARGS...
+
+With `teacher` it answers questions about samples itself.
 """
 import array
 import hashlib
@@ -14,7 +16,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import xxhash
@@ -28,11 +32,52 @@ KEY = "rollout, eval_set, sample, start, version, ask"
 OWN = re.compile(r"^perf/|^eval/duration_seconds$|^rollout/engine|^rollout/wrong_version_answers$")
 
 counts = dict(kills=0, terms=0, faults=0, full_disks=0, runs=0, starts=0, diverged=0, lost_samples=0)
-counts.update(recorded_answers_asked_again=0, recorded_rewards_asked_again=0, pauses=0, stop_s_max=0.0, replays=0)
+counts.update(recorded_answers_asked_again=0, recorded_rewards_asked_again=0, recorded_teachers_asked_again=0)
+counts.update(forced_ends=0, pauses=0, stop_s_max=0.0, replays=0)
+TEACHER_SET = -1  # of answers that a teacher gave
 
 
 def say(text):
     print(text, file=sys.stderr, flush=True)
+
+
+def signed(hash64):
+    """As SQLite has it."""
+    return hash64 - (1 << 64 if hash64 >> 63 else 0)
+
+
+class Teacher(BaseHTTPRequestHandler):
+    """Says something about tokens, and remembers what it was asked."""
+
+    asked = []
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        Teacher.asked.append(signed(xxhash.xxh3_64_intdigest(body)))
+        ask = json.loads(body)
+        ids, own = ask["input_ids"], ask.get("token_ids_logprob", [])
+
+        def entry(token, at):
+            return [-((token * 31 + at * 7) % 97) / 40 - 0.1, token, None]
+
+        meta = dict(input_token_logprobs=[entry(t, i) for i, t in enumerate(ids)],
+                    input_top_logprobs=[[entry(5, i), entry(6, i)] for i in range(len(ids))],
+                    input_token_ids_logprobs=[[entry(t, i) for t in own] for i in range(len(ids))])
+        data = json.dumps(dict(text="", meta_info=meta)).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+def start_teacher():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Teacher)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    COMMAND.extend(["--opd-teacher-urls", f"default=http://127.0.0.1:{server.server_port}"])
 
 
 class Run:
@@ -44,18 +89,19 @@ class Run:
         self.known = {"answers": set(), "rewards": set()}
         counts["runs"] += 1
 
-    def start(self, *more, before=None):
+    def start(self, *more, before=None, slow=-1):
         self.starts += 1
         counts["starts"] += 1
         self.asked = WORK / f"{self.name}.asked"
         self.calls = WORK / f"{self.name}.calls"
         for p in (self.asked, self.calls):
             p.write_text("")
+        Teacher.asked.clear()
         words = COMMAND + ["--save", str(self.dir), "--ledger-mode", self.mode]
         words += ["--debug-asked-log", str(self.asked), *more]
         out = open(self.log, "ab")
         self.process = subprocess.Popen(words, stdout=out, stderr=out, preexec_fn=before,
-                                        env={**os.environ, "CRASH_CALLS": str(self.calls)})
+                                        env={**os.environ, "CRASH_CALLS": str(self.calls), "CRASH_SLOW": str(slow)})
         self.began = time.monotonic()
 
     def wait(self):
@@ -90,9 +136,10 @@ class Run:
         known = {(s, ask) for _, e, s, _, _, ask in self.known["rewards"] if e == 0}
         for line in self.calls.read_text().splitlines():
             index, *tokens = map(int, line.split())
-            ask = xxhash.xxh3_64_intdigest(array.array("i", tokens).tobytes())
-            ask -= 1 << 64 if ask >> 63 else 0
+            ask = signed(xxhash.xxh3_64_intdigest(array.array("i", tokens).tobytes()))
             counts["recorded_rewards_asked_again"] += (index, ask) in known
+        known = {ask for _, e, _, _, _, ask in self.known["answers"] if e == TEACHER_SET}
+        counts["recorded_teachers_asked_again"] += sum(ask in known for ask in Teacher.asked)
         if not (self.dir / "run" / "ledger.db").exists():
             return
         db = self.ledger()
@@ -129,13 +176,16 @@ def result(run):
     return dict(latest=latest, files=files, rows=rows, events=events, answers=answers, rewards=rewards)
 
 
-def piece(run, at):
-    """The answer at a place of the segments: finish, was its end asked for, tokens and log-probs."""
+def piece(run, key, at):
+    """The answer at a place of the segments: finish, was its end asked for, tokens and log-probs; of a
+    teacher or a function: all of it."""
     segment, offset, length = at
     with open(run.dir / "run" / "segments" / f"{segment:04d}.seg", "rb") as f:
         f.seek(offset)
         head, data = f.read(16), f.read(length)
     assert head[:4] == b"MSEG" and xxhash.xxh3_64_intdigest(data) == int.from_bytes(head[8:], "little")
+    if key[1] == TEACHER_SET or data[:4] == b"AMN2":
+        return 0, 0, data, b""
     n, finish, asked_end = int.from_bytes(data[4:8], "little"), data[8], data[10]
     return finish, asked_end, data[24 : 24 + 4 * n], data[24 + 4 * n : 24 + 8 * n]
 
@@ -164,7 +214,7 @@ def compare(run, base, want):
     answered = {s for _, e, s, *_ in got["answers"] if e == 0}
     lost = [x for x in kept(want["events"]) if x not in answered]
     for k in got["answers"].keys() & want["answers"].keys():
-        a, b = piece(run, got["answers"][k]), piece(base, want["answers"][k])
+        a, b = piece(run, k, got["answers"][k]), piece(base, k, want["answers"][k])
         n = min(len(a[2]), len(b[2])) if a[1] or b[1] else max(len(a[2]), len(b[2]))
         if a[2][:n] != b[2][:n] or a[3][:n] != b[3][:n]:
             lost.append(k)
@@ -223,6 +273,21 @@ def killed_run(rng, name, mode, left, seconds, points):
     return run
 
 
+def forced_run(name, mode, slow):
+    """A run that is asked to stop and is too busy to hear: it ends by --stop-timeout, and goes on."""
+    run = Run(name, mode)
+    run.start("--stop-timeout", "1", "--custom-rollout-log-function-path", f"{WORK}/reward.py:slow_log", slow=slow)
+    busy = Path(f"{run.calls}.slow")
+    while run.process.poll() is None and not busy.exists():
+        time.sleep(0.05)
+    run.process.send_signal(signal.SIGTERM)
+    if run.wait() != 1 or "not ended within --stop-timeout" not in run.log.read_text()[-300:]:
+        run.fail("was not ended by --stop-timeout")
+    counts["forced_ends"] += 1
+    run.finish()
+    return run
+
+
 def faulty_run(rng, name, mode, i):
     op = ["write", "sync", "rename"][i % 3]
     most = {"write": 60, "sync": 60, "rename": 12}[op]
@@ -257,6 +322,8 @@ def full_disk_run(name, mode, size):
 
 def main():
     rng = random.Random(SEED)
+    if "teacher" in sys.argv[5 : sys.argv.index("--")]:
+        start_teacher()
     base = Run("base", "wal")
     base.start()
     if base.wait() != 0:
@@ -278,11 +345,14 @@ def main():
         i += 1
         if i > 20 * KILLS + 20:
             sys.exit("crash.py: the runs end before they are killed")
+    forced = forced_run("forced", MODES[SEED % 2], rng.randint(0, want["latest"]))
+    compare_replay(forced) if "--fully-async" in COMMAND else compare(forced, base, want)
     for i in range(FAULTS):
         compare(faulty_run(rng, f"faulty-{i}", MODES[i // 3 % 2], i), base, want)
     size = max(p.stat().st_size for p in (base.dir / f"iter_{want['latest']:07d}").iterdir())
     for i, mode in enumerate(MODES if FAULTS else []):
         compare(full_disk_run(f"full-{i}", mode, size // 2), base, want)
+    compare_replay(base)
     print(f"seed={SEED} " + " ".join(f"{k}={v}" for k, v in counts.items()))
     bad = [k for k in counts if k in ("diverged", "lost_samples") or k.endswith("asked_again")]
     sys.exit(any(counts[k] for k in bad))

@@ -4,17 +4,19 @@
 # Trains a tiny model with dynamic sampling, partial rollouts, a Python reward and a checkpoint every step,
 # once undisturbed, and then again and again while it is killed: by SIGKILL at a drawn instant, at a drawn
 # point of the ledger's commits, now and then by SIGTERM, and started by the same command until it ends.
-# Then with the k-th write, sync or rename failing, and on a disk that is full until somebody makes room.
-# Both ways of SQLite take turns. Every run must end like the undisturbed one: weights, optimizer state and state of the last checkpoint by their
-# bytes; the ledger's events, answers and rewards; the metrics but perf/*, eval/duration_seconds and what
-# an attempt counts of its own (rollout/engine*, rollout/wrong_version_answers). No answer or reward that
-# was recorded at a kill may be asked for again.
+# Then once by SIGTERM while it is too busy to obey within --stop-timeout, with the k-th write, sync or
+# rename failing, and on a disk that is full until somebody makes room. Both ways of SQLite take turns.
+# Every run must end like the undisturbed one: weights, optimizer state and state of the last checkpoint by
+# their bytes; the ledger's events, answers and rewards; the metrics but perf/*, eval/duration_seconds and
+# what an attempt counts of its own (rollout/engine*, rollout/wrong_version_answers). No answer or reward
+# that was recorded at a kill may be asked for again. The undisturbed run equals its replay.
 #
 # KILLS: kills in all, default 20. FAULTS: runs with failing calls, default 6. STEPS: rollouts of a run,
 # default 4. SEED: of what is drawn; printed. MODEL=smollm2: the real model, with shorter runs.
 # COMMAND=train-async: the other command. MORE: further flags, such as "--rollout-backend miles". With
 # --fully-async among them, which takes FAULTS=0, runs are held against the replay of their own ledgers.
-# PLAIN=1: without dynamic sampling and partial rollouts. Ends with
+# PLAIN=1: without oversampling and partial rollouts. WITH="generate teacher", or one of them: samples are
+# made by a function that calls engines; a teacher behind HTTP is asked about every sample. Ends with
 #     kills=N terms=T faults=F full_disks=D ... diverged=0 lost_samples=0 recorded_answers_asked_again=0 ...
 
 # shellcheck source=lib.sh
@@ -33,6 +35,19 @@ ARGS=(
     --prompt-data "$WORK/prompts.jsonl" --rollout-batch-size 4 --n-samples-per-prompt 4
     --dynamic-sampling-filter-path check_reward_nonzero_std
 )
+read -ra MORE <<<"${MORE:-}"
+TEACHER=()
+case " ${WITH:-} " in *" generate "*)
+    PLAIN=1
+    MORE+=(--rollout-backend miles --rollout-num-gpus 1 --rollout-max-prompt-len 64
+        --custom-generate-function-path "$ROOT/examples/python/rollouts.py:generate")
+    ;;
+esac
+case " ${WITH:-} " in *" teacher "*)
+    TEACHER=(teacher)
+    MORE+=(--use-opd --opd-type sglang --opd-log-prob-top-k 2 --opd-top-k-strategy union)
+    ;;
+esac
 [ "${PLAIN:-0}" = 1 ] || ARGS+=(--over-sampling-batch-size 6 --partial-rollout)
 case ${MODEL:-tiny} in
 tiny)
@@ -53,11 +68,18 @@ smollm2)
     ;;
 esac
 ARGS+=(--hf-checkpoint "$MODEL")
-read -ra MORE <<<"${MORE:-}"
 
 # Each call is written down, in a file of the attempt. Some rewards fail: their groups are replaced.
 cat >"$WORK/reward.py" <<'PY'
 import os
+import time
+
+
+def slow_log(rollout_id, args, samples, metrics, seconds):
+    if rollout_id == int(os.environ["CRASH_SLOW"]):
+        open(os.environ["CRASH_CALLS"] + ".slow", "w").close()
+        time.sleep(60)
+    return False
 
 
 def reward(args, sample):
@@ -78,5 +100,5 @@ for name, n in (("prompts", 40), ("eval", 3)):
             out.write(json.dumps({"prompt": text, "label": str(i)}) + "\n")
 PY
 
-"$PYTHON" "$ROOT/tests/live/crash.py" "$WORK" "$SEED" "${KILLS:-20}" "${FAULTS:-6}" -- \
+"$PYTHON" "$ROOT/tests/live/crash.py" "$WORK" "$SEED" "${KILLS:-20}" "${FAULTS:-6}" "${TEACHER[@]}" -- \
     "$MILES" "${COMMAND:-train}" "${ARGS[@]}" "${MORE[@]}"
