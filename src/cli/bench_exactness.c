@@ -4,7 +4,9 @@
  * runs some of the texts in one random way: instruction set, threads, emulated tensor-parallel
  * ranks, mix of sequences, chunks from one token (decode) to all (prefill), pages in any order, and
  * for gradients micro-batches, their order and the room for logits. Everything must have the
- * reference's bits. A gradient must be the integer sum of the gradients of its texts.
+ * reference's bits. A gradient must be the integer sum of the gradients of its texts. A text is
+ * learned from as a whole, or as a bundle: what follows its prompt is cut into responses that all
+ * go on from it.
  *
  * A case is a function of the seed and its number alone, and is run again alone by
  * --seed S --case I. */
@@ -23,9 +25,10 @@
 #define EXACT_LEAVES 8    /* R */
 #define EXACT_ROWS   640  /* of a pass with gradients */
 #define EXACT_LONG   1090 /* one text crosses an attention segment */
-#define EXACT_PAGES  64
+#define EXACT_PAGES  128
 #define EXACT_SHOWN  20 /* mismatches printed */
 #define EXACT_KEEPS  3  /* ways of recomputing: enum forward_recompute */
+#define EXACT_PARTS  3  /* responses of a bundle */
 
 static const int exact_len[] = {1, 2, 5, 31, 33, 64, 65, 100, 129, 260, EXACT_LONG};
 #define EXACT_TEXTS ((int)(sizeof exact_len / sizeof exact_len[0]))
@@ -84,15 +87,21 @@ static const struct conf_opt exact_table[] = {
 /* ---- texts and what the reference says of them -------------------------------------------------
  */
 
-struct exact_text {
-    int len, prompt;        /* tokens from `prompt` on are scored */
-    int known, known_grads; /* the reference ran */
-    int32_t *tok;
-    float *g, *ge;         /* (len) loss gradients of position i's token */
-    uint16_t *hidden;      /* (len, H) */
-    float *logits;         /* (len, V) */
+/* What is learned from a text: as a whole (0), or as a bundle (1). */
+struct exact_learned {
+    int known;             /* the reference ran */
     float *logp, *entropy; /* (len) */
     int64_t *grads;        /* every parameter, one after the other */
+};
+
+struct exact_text {
+    int len, prompt; /* tokens from `prompt` on are scored */
+    int known;       /* the reference ran */
+    int32_t *tok;
+    float *g, *ge;    /* (len) loss gradients of position i's token */
+    uint16_t *hidden; /* (len, H) */
+    float *logits;    /* (len, V) */
+    struct exact_learned learned[2];
 };
 
 /* A model on a device with what passes need. */
@@ -189,8 +198,10 @@ static void texts_new(struct exact *x)
         t->tok = mem_alloc(4 * n);
         t->g = mem_alloc(4 * n);
         t->ge = mem_alloc(4 * n);
-        t->logp = mem_alloc(4 * n);
-        t->entropy = mem_alloc(4 * n);
+        for (int k = 0; k < 2; k++) {
+            t->learned[k].logp = mem_alloc(4 * n);
+            t->learned[k].entropy = mem_alloc(4 * n);
+        }
         t->hidden = mem_alloc(2 * n * (size_t)x->arch.hidden);
         t->logits = mem_alloc(4 * n * (size_t)x->arch.vocab);
         for (int k = 0; k < t->len; k++) {
@@ -208,11 +219,13 @@ static void texts_free(struct exact *x)
         mem_free(t->tok);
         mem_free(t->g);
         mem_free(t->ge);
-        mem_free(t->logp);
-        mem_free(t->entropy);
+        for (int k = 0; k < 2; k++) {
+            mem_free(t->learned[k].logp);
+            mem_free(t->learned[k].entropy);
+            mem_free(t->learned[k].grads);
+        }
         mem_free(t->hidden);
         mem_free(t->logits);
-        mem_free(t->grads);
         memset(t, 0, sizeof *t);
     }
 }
@@ -221,10 +234,11 @@ static void texts_free(struct exact *x)
  */
 
 struct exact_pass {
-    int n, nseq, nleaf, nreq, nreq_leaf;
-    struct row_seq seq[EXACT_TEXTS];
-    int who[EXACT_TEXTS]; /* text of each sequence */
+    int n, nseq, nleaf, nreq, nreq_leaf, ntext;
+    struct row_seq seq[EXACT_TEXTS * (EXACT_PARTS + 1)];
+    int who[EXACT_TEXTS], bundled[EXACT_TEXTS]; /* the texts of the pass */
     int32_t pages[EXACT_TEXTS][(EXACT_LONG + 63) / 64 + 1];
+    int32_t own[EXACT_TEXTS][EXACT_PARTS][EXACT_ROWS / 64 + 1]; /* of a bundle's responses */
     int32_t tok[EXACT_LONG], pos[EXACT_LONG], row_text[EXACT_LONG];
     int32_t leaf[EXACT_LONG + 1], idx[EXACT_LONG], target[EXACT_LONG], req_leaf[EXACT_LONG + 1];
     float logp[EXACT_LONG], entropy[EXACT_LONG], g[EXACT_LONG], ge[EXACT_LONG];
@@ -232,39 +246,84 @@ struct exact_pass {
 
 static void pass_clear(struct exact_pass *p)
 {
-    p->n = p->nseq = p->nleaf = p->nreq = p->nreq_leaf = 0;
+    p->n = p->nseq = p->nleaf = p->nreq = p->nreq_leaf = p->ntext = 0;
+}
+
+/* One of a text's tokens that are scored, which row `row` predicts; `at`: see pass_add. */
+static void pass_request(struct exact_pass *p, const struct exact_text *t, int k, int row, int at)
+{
+    if (at == t->prompt - 1 || at % PLAN_LEAF == 0) {
+        p->req_leaf[p->nreq_leaf++] = p->nreq;
+    }
+    p->idx[p->nreq] = row;
+    p->target[p->nreq] = t->tok[k];
+    p->g[p->nreq] = t->g[k];
+    p->ge[p->nreq++] = t->ge[k];
+}
+
+/* Tokens [from, from + n) of text i as rows at positions from `pos` on. */
+static void pass_rows(struct exact_pass *p, const struct exact *x, int i, int from, int n, int pos,
+                      const int32_t *pages, int base)
+{
+    p->seq[p->nseq++] = (struct row_seq){p->n, n, pos, pages, base};
+    for (int k = 0; k < n; k++, p->n++) {
+        p->tok[p->n] = x->text[i].tok[from + k];
+        p->pos[p->n] = pos + k;
+        p->row_text[p->n] = i;
+    }
+}
+
+/* Leaves of the rows from row0 on; all that was added is whole. */
+static void pass_leaves(struct exact_pass *p, int row0)
+{
+    for (int r = row0; r < p->n; r += PLAN_LEAF) {
+        p->leaf[p->nleaf++] = r;
+    }
+    p->leaf[p->nleaf] = p->n;
+    p->req_leaf[p->nreq_leaf] = p->nreq;
+}
+
+/* Where response q of a text as a bundle begins; its end is where the next one does. */
+static int part_start(const struct exact_text *t, int q)
+{
+    int rest = t->len - t->prompt;
+    return t->prompt + (q == 0 ? 0 : q == 1 ? rest / 2 : q == 2 ? rest / 2 + rest / 4 : rest);
+}
+
+/* Text i as a bundle. */
+static void pass_add_bundle(struct exact_pass *p, const struct exact *x, int i)
+{
+    const struct exact_text *t = &x->text[i];
+    int row0 = p->n, base = p->nseq + 1, at = t->prompt - 1;
+
+    p->bundled[p->ntext] = 1;
+    p->who[p->ntext++] = i;
+    pass_rows(p, x, i, 0, t->prompt, 0, p->pages[i], 0);
+    for (int q = 0; q < EXACT_PARTS; q++) {
+        int from = part_start(t, q), n = part_start(t, q + 1) - from, own = p->n;
+        if (n) {
+            pass_rows(p, x, i, from, n, t->prompt, p->own[i][q], base);
+        }
+        for (int k = 0; k < n; k++, at++) {
+            pass_request(p, t, from + k, k ? own + k - 1 : row0 + t->prompt - 1, at);
+        }
+    }
+    pass_leaves(p, row0);
 }
 
 /* Rows [from, from + n) of text i; with a whole text also its leaves and scored tokens. */
 static void pass_add(struct exact_pass *p, const struct exact *x, int i, int from, int n)
 {
     const struct exact_text *t = &x->text[i];
-    int last = -1;
+    int row0 = p->n;
 
-    p->seq[p->nseq] = (struct row_seq){p->n, n, from, p->pages[i]};
-    p->who[p->nseq++] = i;
-    for (int k = 0; k < n; k++) {
-        if ((from + k) % PLAN_LEAF == 0) {
-            p->leaf[p->nleaf++] = p->n + k;
-        }
-        p->tok[p->n + k] = t->tok[from + k];
-        p->pos[p->n + k] = from + k;
-        p->row_text[p->n + k] = i;
-    }
+    p->bundled[p->ntext] = 0;
+    p->who[p->ntext++] = i;
+    pass_rows(p, x, i, from, n, from, p->pages[i], 0);
     for (int k = t->prompt; from == 0 && n == t->len && k < t->len; k++) {
-        int at = k - 1;
-        if (at / PLAN_LEAF != last) {
-            last = at / PLAN_LEAF;
-            p->req_leaf[p->nreq_leaf++] = p->nreq;
-        }
-        p->idx[p->nreq] = p->n + at;
-        p->target[p->nreq] = t->tok[k];
-        p->g[p->nreq] = t->g[k];
-        p->ge[p->nreq++] = t->ge[k];
+        pass_request(p, t, k, row0 + k - 1, k - 1);
     }
-    p->n += n;
-    p->leaf[p->nleaf] = p->n;
-    p->req_leaf[p->nreq_leaf] = p->nreq;
+    pass_leaves(p, row0);
 }
 
 /* Deals the pages out in the order given, or in a random one. */
@@ -282,6 +341,15 @@ static void pass_pages(struct exact_pass *p, const struct exact *x, uint64_t *s)
     for (int i = 0; i < EXACT_TEXTS; i++) {
         for (int k = 0; k * PLAN_KV_BLOCK < x->text[i].len; k++) {
             p->pages[i][k] = order[next++ % EXACT_PAGES];
+        }
+    }
+    for (int i = 0; i < EXACT_GRADS * EXACT_PARTS; i++) {
+        const struct exact_text *t = &x->text[i / EXACT_PARTS];
+        int q = i % EXACT_PARTS, end = t->prompt + part_start(t, q + 1) - part_start(t, q);
+        for (int k = 0; k * PLAN_KV_BLOCK < end; k++) {
+            p->own[i / EXACT_PARTS][q][k] = k < t->prompt / PLAN_KV_BLOCK
+                                                ? p->pages[i / EXACT_PARTS][k]
+                                                : order[next++ % EXACT_PAGES];
         }
     }
     ASSERT(next <= EXACT_PAGES);
@@ -371,19 +439,29 @@ static void ref_text(struct exact *x, int i)
     mem_free(p);
 }
 
-static void ref_grads(struct exact *x, int i)
+/* Adds text i to the pass, in one of the ways to learn from it. */
+static void pass_add_learned(struct exact_pass *p, const struct exact *x, int i, int bundled)
 {
-    struct exact_text *t = &x->text[i];
+    if (bundled) {
+        pass_add_bundle(p, x, i);
+    } else {
+        pass_add(p, x, i, 0, x->text[i].len);
+    }
+}
+
+static const struct exact_learned *ref_learned(struct exact *x, int i, int bundled)
+{
+    struct exact_learned *t = &x->text[i].learned[bundled];
     struct exact_world *w = &x->ref;
     struct exact_pass *p;
 
-    if (t->known_grads) {
-        return;
+    if (t->known) {
+        return t;
     }
     p = mem_alloc(sizeof *p);
     pass_pages(p, x, NULL);
     pass_clear(p);
-    pass_add(p, x, i, 0, t->len);
+    pass_add_learned(p, x, i, bundled);
     backward_zero(w->b);
     pass_forward(w, w->keep, p);
     pass_backward(w, p);
@@ -391,8 +469,9 @@ static void ref_grads(struct exact *x, int i)
     memcpy(t->entropy, p->entropy, 4 * (size_t)p->nreq);
     t->grads = mem_alloc(sizeof *t->grads * (size_t)x->count);
     grads_copy(w, t->grads);
-    t->known_grads = 1;
+    t->known = 1;
     mem_free(p);
+    return t;
 }
 
 /* ---- comparing ---------------------------------------------------------------------------------
@@ -452,14 +531,15 @@ static void compare_logits(struct exact *x, struct exact_world *w, struct forwar
 static void compare_logp(struct exact *x, const struct exact_pass *p)
 {
     int at = 0;
-    for (int q = 0; q < p->nseq; q++) {
+    for (int q = 0; q < p->ntext; q++) {
         const struct exact_text *t = &x->text[p->who[q]];
+        const struct exact_learned *want = &t->learned[p->bundled[q]];
         size_t n = t->len > t->prompt ? (size_t)(t->len - t->prompt) : 0;
-        if (memcmp(t->logp, p->logp + at, 4 * n) != 0) {
-            case_differs(x, "log-probs", p->who[q], 0);
+        if (memcmp(want->logp, p->logp + at, 4 * n) != 0) {
+            case_differs(x, p->bundled[q] ? "log-probs of a bundle" : "log-probs", p->who[q], 0);
         }
-        if (memcmp(t->entropy, p->entropy + at, 4 * n) != 0) {
-            case_differs(x, "entropies", p->who[q], 0);
+        if (memcmp(want->entropy, p->entropy + at, 4 * n) != 0) {
+            case_differs(x, p->bundled[q] ? "entropies of a bundle" : "entropies", p->who[q], 0);
         }
         at += (int)n;
     }
@@ -588,17 +668,20 @@ static void case_backward(struct exact *x, uint64_t *s)
         pass_pages(p, x, s);
         for (; i < n; i++) {
             const struct exact_text *t = &x->text[pick[i]];
+            const int64_t *grads;
+            int bundled;
             if (t->len == 1) {
                 continue;
             }
             if (p->n && p->n + t->len > cap) {
                 break;
             }
-            ref_grads(x, pick[i]);
+            bundled = bench_rand_below(s, 2);
+            grads = ref_learned(x, pick[i], bundled)->grads;
             for (int64_t k = 0; k < x->count; k++) {
-                x->sum[k] += t->grads[k];
+                x->sum[k] += grads[k];
             }
-            pass_add(p, x, pick[i], 0, t->len);
+            pass_add_learned(p, x, pick[i], bundled);
         }
         if (p->n) {
             pass_forward(w, w->keep, p);

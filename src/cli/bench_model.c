@@ -202,7 +202,7 @@ static void model_rows(struct model *m, int nseq, int len)
     int page = 0;
     m->n = m->nseq = m->nleaf = m->nreq = 0;
     for (int q = 0; q < nseq; q++) {
-        m->seq[m->nseq++] = (struct row_seq){m->n, len, 0, m->pages + page};
+        m->seq[m->nseq++] = (struct row_seq){m->n, len, 0, m->pages + page, 0};
         for (int i = 0; i < len; i++) {
             if (i % PLAN_KV_BLOCK == 0) {
                 m->pages[page] = page;
@@ -239,7 +239,7 @@ static void model_prefill(struct model *m)
 /* One token after `len` others. */
 static void model_decode(struct model *m, int len)
 {
-    struct row_seq seq = {0, 1, len, m->pages};
+    struct row_seq seq = {0, 1, len, m->pages, 0};
     int32_t pos = len, tok = m->tok[0], row = 0;
     struct rows rows = {1, 1, &seq, &pos};
     forward_run(m->f, &rows, &tok, &m->kv);

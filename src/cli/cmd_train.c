@@ -138,6 +138,7 @@ static int train_open_device(struct train *t, struct err *e)
               o->numeric_leaves > 0 ? (int)o->numeric_leaves
                                     : weights_default_leaves(wfile_arch(t->file)),
               0);
+    plan.bundle_rows = (int)o->numeric_bundle;
     rc = device_open(o->device, strcmp(o->device, "cpu") == 0 ? isa_names[o->isa] : o->libtorch,
                      (int)o->threads, &plan, &t->dev, e);
     if (rc == STATUS_OK) {
@@ -388,7 +389,7 @@ static int train_open_run(struct train *t, struct err *e)
     int rc;
 
     t->manifest = plan_manifest(&t->dev->plan);
-    manifest = json_deep_copy(t->manifest);
+    manifest = plan_train_manifest(&t->dev->plan);
     place_hide(json_object_get(config, "options"));
     secret_hide(json_object_get(config, "options"));
     json_object_set_new(manifest, "version", json_string(MILES_VERSION));

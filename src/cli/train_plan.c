@@ -16,7 +16,7 @@ static void train_batch_opts(struct train *t, int64_t samples)
 {
     const struct train_prompts *p = &t->train;
     struct trainer_opts *to = &t->trainer;
-    int64_t rows, scored;
+    int64_t rows, scored, group, bundle;
 
     to->max_len = t->rollout || t->o.loss_type == LOSS_SFT
                       ? (int)train_context(t, (int64_t)p->longest + p->response)
@@ -28,13 +28,21 @@ static void train_batch_opts(struct train *t, int64_t samples)
     if (!t->rollout || !p->n || !p->response) {
         return;
     }
+    group = (t->o.numeric_bundle - p->longest) / p->response; /* samples of a bundle */
+    group = group < 1 ? 1 : group < p->group ? group : p->group;
+    bundle = p->longest + (int64_t)p->group * p->response;
+    bundle = bundle < t->o.numeric_bundle ? bundle : t->o.numeric_bundle;
+    to->max_bundle = p->group > 1 ? (int)bundle : 0;
+    samples = samples > group ? samples : group;
     if (to->max_tokens > samples * to->max_len) {
         to->max_tokens = (int)(samples * to->max_len);
     }
-    rows = to->max_tokens > to->max_len ? to->max_tokens : to->max_len;
-    scored = rows * p->response / (p->shortest + p->response) + 1;
+    rows = trainer_rows(to);
+    scored = rows * group * p->response / (p->shortest + group * p->response) + 1;
     to->max_scored = (int)(scored < samples * p->response ? scored : samples * p->response);
-    to->pages = (int)((double)rows * p->pages / (double)p->tokens) + 1;
+    to->pages = (int)((double)rows * (double)group * (group > 1 ? p->running : p->pages) /
+                      ((double)p->tokens + (double)(p->n * (group - 1) * p->response))) +
+                1;
 }
 
 int train_port_opts(struct train *t, struct err *e)

@@ -144,7 +144,7 @@ static int roster_rows(struct engine *g, int i, struct rows *r, int *room)
     if (!roster_grow(g, s, i, s->have + n)) {
         return 0;
     }
-    *q = (struct row_seq){r->n, n, s->have, s->pages};
+    *q = (struct row_seq){r->n, n, s->have, s->pages, 0};
     for (int k = 0; k < n; k++) {
         g->pos[r->n + k] = s->have + k;
         g->tok[r->n + k] = s->tokens[s->have + k];

@@ -57,6 +57,11 @@ struct row_seq {
     int row0, nrows;      /* rows [row0, row0 + nrows) */
     int pos0;             /* position of the first of them */
     const int32_t *pages; /* page of positions 64 i .. 64 i + 63 */
+    /* 0, or it goes on from sequence base - 1 of the same pass, whose rows are its positions before
+     * pos0: all of that one's, which starts at 0. Those that go on from a sequence follow it. Pages
+     * that the base fills are the base's own; of one that it fills in part each has its own, and
+     * rope_kv writes the base's tokens there too. */
+    int base;
 };
 struct rows {
     int n; /* all rows */
@@ -143,7 +148,8 @@ struct device_ops {
                         const struct leaf_rows *leaves, struct tensor *dx, struct tensor *grad_w);
 
     /* qkv (n, (heads + 2 kv) d): norms of each head (each NULL without), rope; q (n, heads d) out,
-     * k and v to pages. cos, sin (positions, rot / 2) f32. */
+     * k and v to pages, a base's also to those that go on from it. cos, sin (positions, rot / 2)
+     * f32. */
     void (*rope_kv)(struct device *d, const struct tensor *qkv, const struct norm *q_norm,
                     const struct norm *k_norm, const struct tensor *cos, const struct tensor *sin,
                     const struct attn_shape *s, const struct rows *rows, struct kv_store *kv,
@@ -162,7 +168,10 @@ struct device_ops {
     void (*attn)(struct device *d, const struct tensor *q, const struct kv_store *kv, int layer,
                  const struct attn_shape *s, const struct rows *rows, struct tensor *out,
                  struct tensor *lse);
-    /* Whole sequences only (pos0 = 0). dq (n, heads d) f32, dkv (n, 2 kv d) f32. */
+    /* Sequences from position 0 and those with a base. dq (n, heads d) f32, dkv (n, 2 kv d) f32: of
+     * a key one sum for each PLAN_LEAF queries of a sequence from its first row on, these sums
+     * joined in ascending order, its own sequence's before those of the sequences that go on from
+     * it, one after the other. */
     void (*attn_bwd)(struct device *d, const struct tensor *dout, const struct tensor *q,
                      const struct tensor *out, const struct tensor *lse, const struct kv_store *kv,
                      int layer, const struct attn_shape *s, const struct rows *rows,
@@ -197,7 +206,8 @@ struct device_ops {
     void (*exps)(struct device *d, const struct tensor *x, const float *max, struct tensor *y);
 
     void (*gather)(struct device *d, const struct tensor *x, const int32_t *row, struct tensor *y);
-    /* y[row[i]] = x[i]; the other rows of y are set to 0. Both f32 or both bf16. */
+    /* y[row[i]] = x[i]; a row that is named again gets the sum, in f32 in ascending i, rounded
+     * once; the other rows of y are set to 0. Both f32 or both bf16. */
     void (*scatter)(struct device *d, const struct tensor *x, const int32_t *row, struct tensor *y);
     /* y = x, same shape and type; the same memory is fine. */
     void (*copy)(struct device *d, const struct tensor *x, struct tensor *y);

@@ -333,7 +333,20 @@ static void ref_scatter(struct device *d, const struct tensor *x, const int32_t 
     (void)d;
     device_zero(y);
     for (int64_t r = 0; r < x->rows; r++) {
-        copy_row(x, r, y, row[r]);
+        int64_t first = 0;
+        while (row[first] != row[r]) {
+            first++;
+        }
+        if (first < r) {
+            continue;
+        }
+        for (int64_t c = 0; c < x->cols; c++) {
+            float sum = get(x, r, c);
+            for (int64_t i = r + 1; i < x->rows; i++) {
+                sum = row[i] == row[r] ? sum + get(x, i, c) : sum;
+            }
+            put(y, row[r], c, sum);
+        }
     }
 }
 

@@ -101,6 +101,28 @@ static void rope_task(void *arg, int r, int worker)
     }
 }
 
+/* The base's tokens of the page that it fills in part, into the page of a sequence's own. */
+static void base_tail(const struct rope_args *a, const struct row_seq *sq)
+{
+    int d = a->s->head_dim, at = sq->pos0 / PLAN_KV_BLOCK, n = sq->pos0 % PLAN_KV_BLOCK;
+    const struct row_seq *base = &a->rows->seq[sq->base - 1];
+
+    ASSERT(base->pos0 == 0 && base->nrows == sq->pos0);
+    for (int h = 0; n && h < a->s->n_kv_heads; h++) {
+        size_t key = kv_key_offset(a->kv, base->pages[at], a->layer, h);
+        size_t value = kv_value_offset(a->kv, base->pages[at], a->layer, h);
+        size_t own_key = kv_key_offset(a->kv, sq->pages[at], a->layer, h);
+        size_t own_value = kv_value_offset(a->kv, sq->pages[at], a->layer, h);
+        for (int slot = 0; slot < n; slot++) {
+            for (int i = 0; i < d; i++) {
+                size_t k = kv_key_index(i, slot), v = kv_value_index(i, slot, d);
+                kv_put(a->kv, own_key + k, kv_get(a->kv, key + k));
+                kv_put(a->kv, own_value + v, kv_get(a->kv, value + v));
+            }
+        }
+    }
+}
+
 void ops_ref_rope_kv(struct device *d, const struct tensor *qkv, const struct norm *q_norm,
                      const struct norm *k_norm, const struct tensor *cos, const struct tensor *sin,
                      const struct attn_shape *s, const struct rows *rows, struct kv_store *kv,
@@ -119,6 +141,11 @@ void ops_ref_rope_kv(struct device *d, const struct tensor *qkv, const struct no
                           .layer = layer};
     ASSERT(s->head_dim <= MAX_DIM);
     pool_run(d->pool, rope_task, &a, rows->n);
+    for (int i = 0; i < rows->nseq; i++) {
+        if (rows->seq[i].base) {
+            base_tail(&a, &rows->seq[i]);
+        }
+    }
 }
 
 /* Gradient of head h of a row: dx, and with a norm dn, the share of the norm's weight. */
@@ -248,10 +275,11 @@ static int first_key(const struct attn_shape *s, int p)
     return s->window > 0 && p >= s->window ? p - s->window + 1 : 0;
 }
 
-/* One past the last query of a sequence of n that sees key j. */
-static int end_query(const struct attn_shape *s, int j, int n)
+/* One past the last of a sequence's rows whose query sees key j. */
+static int end_query(const struct attn_shape *s, const struct row_seq *sq, int j)
 {
-    return s->window > 0 && j + s->window < n ? j + s->window : n;
+    int end = j + s->window - sq->pos0;
+    return s->window > 0 && end < sq->nrows ? end : sq->nrows;
 }
 
 static int kv_head(const struct attn_args *a, int h)
@@ -411,7 +439,8 @@ void ops_ref_attn(struct device *d, const struct tensor *q, const struct kv_stor
     pool_run(d->pool, attn_task, &a, rows->n * s->n_heads);
 }
 
-/* The probability of key j for query i (of the sequence), head h, and the gradient of its score. */
+/* The probability of key j for the query of row i of the sequence, head h, and the gradient of its
+ * score. */
 static void pair_grad(const struct attn_args *a, const struct row_seq *sq, int i, int h, int j,
                       float *p, float *ds)
 {
@@ -440,13 +469,13 @@ static void attn_dq_task(void *arg, int task, int worker)
     const struct attn_args *a = arg;
     int r = task / a->s->n_heads, h = task % a->s->n_heads, d = a->s->head_dim;
     const struct row_seq *sq = seq_of(a->rows, r);
-    int i = r - sq->row0, first = first_key(a->s, i);
+    int i = r - sq->row0, pos = sq->pos0 + i, first = first_key(a->s, pos);
     float dq[MAX_DIM] = {0};
     (void)worker;
 
-    for (int b = first / PLAN_KBLOCK * PLAN_KBLOCK; b <= i; b += PLAN_KBLOCK) {
+    for (int b = first / PLAN_KBLOCK * PLAN_KBLOCK; b <= pos; b += PLAN_KBLOCK) {
         float ds[PLAN_KBLOCK] = {0}, k[PLAN_KBLOCK] = {0}, p;
-        int from = b > first ? b : first, end = b + PLAN_KBLOCK <= i ? b + PLAN_KBLOCK : i + 1;
+        int from = b > first ? b : first, end = b + PLAN_KBLOCK <= pos ? b + PLAN_KBLOCK : pos + 1;
         for (int j = from; j < end; j++) {
             pair_grad(a, sq, i, h, j, &p, &ds[j - b]);
         }
@@ -462,11 +491,11 @@ static void attn_dq_task(void *arg, int task, int worker)
     }
 }
 
-/* Queries [leaf, end) of head h onto one key's partial sums. */
+/* Rows [leaf, end) of a sequence, head h, onto the partial sums of key j. */
 static void dkv_leaf(const struct attn_args *a, const struct row_seq *sq, int h, int j, int leaf,
                      int end, float *pk, float *pv)
 {
-    int d = a->s->head_dim, from = leaf > j ? leaf : j;
+    int d = a->s->head_dim, from = leaf > j - sq->pos0 ? leaf : j - sq->pos0;
     for (int b = leaf; b < end; b += PLAN_KBLOCK) {
         float p[PLAN_KBLOCK] = {0}, ds[PLAN_KBLOCK] = {0}, x[PLAN_KBLOCK] = {0};
         float y[PLAN_KBLOCK] = {0};
@@ -485,27 +514,38 @@ static void dkv_leaf(const struct attn_args *a, const struct row_seq *sq, int h,
     }
 }
 
-/* One key and value: a partial sum for each leaf of queries (of the group's heads in turn), joined
- * in ascending order. */
-static void attn_dkv_task(void *arg, int task, int worker)
+/* Key j's sums from a sequence's rows from `leaf` on: one for each leaf of queries (of the group's
+ * heads in turn), joined in ascending order. */
+static void dkv_seq(const struct attn_args *a, const struct row_seq *sq, int kvh, int j, int leaf,
+                    float *dk, float *dv)
 {
-    const struct attn_args *a = arg;
-    int nkv = a->s->n_kv_heads, group = a->s->n_heads / nkv, d = a->s->head_dim;
-    int r = task / nkv, kvh = task % nkv;
-    const struct row_seq *sq = seq_of(a->rows, r);
-    int j = r - sq->row0, last = end_query(a->s, j, sq->nrows);
-    float dk[MAX_DIM] = {0}, dv[MAX_DIM] = {0};
-    (void)worker;
+    int group = a->s->n_heads / a->s->n_kv_heads, last = end_query(a->s, sq, j);
 
-    for (int leaf = j / PLAN_LEAF * PLAN_LEAF; leaf < last; leaf += PLAN_LEAF) {
+    for (; leaf < last; leaf += PLAN_LEAF) {
         float pk[MAX_DIM] = {0}, pv[MAX_DIM] = {0};
         for (int h = kvh * group; h < (kvh + 1) * group; h++) {
             dkv_leaf(a, sq, h, j, leaf, leaf + PLAN_LEAF < last ? leaf + PLAN_LEAF : last, pk, pv);
         }
-        for (int c = 0; c < d; c++) {
+        for (int c = 0; c < a->s->head_dim; c++) {
             dk[c] = (dk[c] + pk[c]) + 0.0f;
             dv[c] = (dv[c] + pv[c]) + 0.0f;
         }
+    }
+}
+
+/* One key and value: its own sequence, then those that go on from it. */
+static void attn_dkv_task(void *arg, int task, int worker)
+{
+    const struct attn_args *a = arg;
+    int nkv = a->s->n_kv_heads, d = a->s->head_dim, r = task / nkv, kvh = task % nkv;
+    const struct row_seq *sq = seq_of(a->rows, r), *end = a->rows->seq + a->rows->nseq;
+    int i = r - sq->row0, j = sq->pos0 + i;
+    float dk[MAX_DIM] = {0}, dv[MAX_DIM] = {0};
+    (void)worker;
+
+    dkv_seq(a, sq, kvh, j, i / PLAN_LEAF * PLAN_LEAF, dk, dv);
+    for (const struct row_seq *on = sq + 1; on < end && !sq->base && on->base; on++) {
+        dkv_seq(a, on, kvh, j, 0, dk, dv);
     }
     for (int c = 0; c < d; c++) {
         put(a->dkv, r, kvh * d + c, dk[c]);

@@ -18,6 +18,7 @@ void plan_init(struct plan *p, int leaves, int f32)
     p->leaf_tokens = PLAN_LEAF;
     p->quantum_log2 = PLAN_QUANTUM;
     p->f32 = f32;
+    p->bundle_rows = PLAN_BUNDLE;
 }
 
 json_t *plan_manifest(const struct plan *p)
@@ -26,6 +27,13 @@ json_t *plan_manifest(const struct plan *p)
                      p->leaves, "kblock", p->kblock, "kv_block", p->kv_block, "kv_segment",
                      p->kv_segment, "leaf_tokens", p->leaf_tokens, "quantum_log2", p->quantum_log2,
                      "weights_dtype", p->f32 ? "float32" : "bfloat16");
+}
+
+json_t *plan_train_manifest(const struct plan *p)
+{
+    json_t *j = plan_manifest(p);
+    json_object_set_new(j, "bundle_rows", json_integer(p->bundle_rows));
+    return j;
 }
 
 static void plan_text(const json_t *v, char *out, size_t size)

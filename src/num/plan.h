@@ -7,12 +7,13 @@
 #include <jansson.h>
 #include <stdint.h>
 
-#define PLAN_VERSION    3    /* raised when an order of operations changes */
+#define PLAN_VERSION    4    /* raised when an order of operations changes */
 #define PLAN_KBLOCK     32   /* terms of a product's inner block */
 #define PLAN_KV_BLOCK   64   /* tokens of a KV page: one attention block */
 #define PLAN_KV_SEGMENT 1024 /* tokens of an attention segment */
 #define PLAN_LEAF       256  /* tokens of a weight-gradient leaf, from the sequence's start */
 #define PLAN_QUANTUM    45   /* gradients are summed in units of 2^-45 */
+#define PLAN_BUNDLE     4096 /* rows of a bundle: samples trained with one pass over their prompt */
 #define PLAN_MAX_LEAVES 8    /* largest R */
 #define PLAN_MAX_RANGES (3 * PLAN_MAX_LEAVES)
 
@@ -20,7 +21,8 @@ struct plan {
     int version;
     int leaves; /* R: leaves of a contraction that tensor parallelism may split */
     int kblock, kv_block, kv_segment, leaf_tokens, quantum_log2;
-    int f32; /* 1: no bf16 rounding anywhere (reference device only) */
+    int f32;         /* 1: no bf16 rounding anywhere (reference device only) */
+    int bundle_rows; /* of a training step (train/bundle.h); 0: each sample by itself */
 };
 
 /* A contraction's leaves: ranges of the contracted index, in ascending leaf number. A leaf with
@@ -45,8 +47,10 @@ void plan_leafset_sort(struct leafset *s);
 int plan_default_leaves(int smallest_k);
 void plan_init(struct plan *p, int leaves, int f32);
 
-/* The numeric manifest as JSON; the caller owns it. */
+/* The numeric manifest as JSON; the caller owns it. That of a training run also names what engines
+ * know nothing of. */
 json_t *plan_manifest(const struct plan *p);
+json_t *plan_train_manifest(const struct plan *p);
 /* Where two manifests part: a name and both values, in JSON. */
 struct plan_clash {
     char key[48], have[80], want[80];

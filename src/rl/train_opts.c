@@ -582,6 +582,11 @@ const struct conf_opt train_opts_table[] = {
      "instruction set; never changes a bit", O(isa), "placement", NULL},
     {"numeric-leaves", CONF_INT, "0", "[0,64]",
      "leaves of split contractions (R); 0 follows the model", O(numeric_leaves), "placement", NULL},
+    {"numeric-bundle", CONF_INT, "4096", "[0,1048576]",
+     "samples of one prompt are trained together, with one pass over it, while prompt and "
+     "responses "
+     "have at most these tokens; 0: each sample by itself",
+     O(numeric_bundle), "placement", NULL},
 
     {"debug-rollout-only", CONF_SWITCH, NULL, NULL, "sample and score, do not train",
      O(debug_rollout_only), "debug", NULL},

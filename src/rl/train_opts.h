@@ -220,6 +220,7 @@ struct train_opts {
     int64_t threads;        /* 0: all cores */
     int isa;                /* enum train_opts_isa */
     int64_t numeric_leaves; /* R; 0: from the model */
+    int64_t numeric_bundle; /* rows; 0: each sample by itself */
 };
 
 enum train_unused { TRAIN_UNUSED_DROP, TRAIN_UNUSED_RETRY }; /* order of the choices */

@@ -260,7 +260,7 @@ static char *ckpt_state_text(int64_t iteration, const struct optim *o, int with_
     json_t *j =
         json_pack("{s:i,s:I,s:I,s:b,s:o,s:O}", "format", 1, "iteration", (json_int_t)iteration,
                   "optimizer_step", (json_int_t)o->step, "with_optimizer", with_optim, "manifest",
-                  plan_manifest(&o->w->dev->plan), "state", state);
+                  plan_train_manifest(&o->w->dev->plan), "state", state);
     /* sorted: objects that were read from a checkpoint have their keys in another order */
     char *text = j ? json_dumps(j, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
     json_decref(j);
@@ -539,7 +539,7 @@ int ckpt_latest(const char *dir, int64_t *iteration, struct err *e)
 static int ckpt_check_manifest(const json_t *have, const struct plan *p, const char *dir,
                                struct err *e)
 {
-    json_t *want = plan_manifest(p);
+    json_t *want = plan_train_manifest(p);
     struct plan_clash c;
     int rc = STATUS_OK;
 

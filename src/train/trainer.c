@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "model/backward.h"
+#include "train/bundle.h"
 #include "train/pack.h"
 
 #define TRAINER_LOGIT_BYTES ((int64_t)512 << 20)
@@ -22,6 +23,7 @@ struct trainer {
     struct tensor score_logits; /* scoring only */
     struct kv_store kv;
     int max_rows;
+    size_t page_room; /* of pages */
     /* a micro-batch: rows, sequences, leaves, tokens to score */
     struct row_seq *seq;
     int32_t *tok, *pos, *pages, *leaf, *idx, *target, *req_leaf;
@@ -50,9 +52,10 @@ static int trainer_logit_rows(const struct weights *w, const struct trainer_opts
     return (int)(n < max_rows ? n : max_rows);
 }
 
-static int trainer_rows(const struct trainer_opts *o)
+int trainer_rows(const struct trainer_opts *o)
 {
-    return o->max_tokens > o->max_len ? o->max_tokens : o->max_len;
+    int rows = o->max_tokens > o->max_len ? o->max_tokens : o->max_len;
+    return rows > o->max_bundle ? rows : o->max_bundle;
 }
 
 /* The largest scratch of a weight gradient, and of an input gradient without transposes. */
@@ -102,7 +105,6 @@ static void trainer_arrays(struct trainer *t)
     t->seq = mem_alloc(sizeof *t->seq * n);
     t->tok = mem_alloc(4 * n);
     t->pos = mem_alloc(4 * n);
-    t->pages = mem_alloc(4 * 2 * n); /* of shared prompts and of their samples at once */
     t->leaf = mem_alloc(4 * (n + 1));
     t->idx = mem_alloc(4 * n);
     t->target = mem_alloc(4 * n);
@@ -111,6 +113,33 @@ static void trainer_arrays(struct trainer *t)
     t->entropy = mem_alloc(4 * n);
     t->g = mem_alloc(4 * n);
     t->ge = mem_alloc(4 * n);
+}
+
+static void trainer_arrays_free(struct trainer *t)
+{
+    mem_free(t->seq);
+    mem_free(t->tok);
+    mem_free(t->pos);
+    mem_free(t->leaf);
+    mem_free(t->idx);
+    mem_free(t->target);
+    mem_free(t->req_leaf);
+    mem_free(t->logp);
+    mem_free(t->entropy);
+    mem_free(t->g);
+    mem_free(t->ge);
+}
+
+/* Both passes and their arrays, for max_rows rows. */
+static int trainer_passes(struct trainer *t, struct err *e)
+{
+    int rc =
+        forward_open_recompute(t->w, t->max_rows, t->o.recompute, t->o.recompute_layers, &t->f, e);
+    if (rc == STATUS_OK) {
+        rc = backward_open(t->f, trainer_logit_rows(t->w, &t->o, t->max_rows), &t->b, e);
+    }
+    trainer_arrays(t);
+    return rc;
 }
 
 int trainer_open(struct weights *w, const struct trainer_opts *o, struct trainer **out,
@@ -122,10 +151,7 @@ int trainer_open(struct weights *w, const struct trainer_opts *o, struct trainer
     t->w = w;
     t->o = *o;
     t->max_rows = trainer_rows(o);
-    rc = forward_open_recompute(w, t->max_rows, o->recompute, o->recompute_layers, &t->f, e);
-    if (rc == STATUS_OK) {
-        rc = backward_open(t->f, trainer_logit_rows(w, o, t->max_rows), &t->b, e);
-    }
+    rc = trainer_passes(t, e);
     if (rc == STATUS_OK) {
         rc = optim_open(w, &o->optim, &t->opt, e);
     }
@@ -133,7 +159,6 @@ int trainer_open(struct weights *w, const struct trainer_opts *o, struct trainer
         trainer_close(t);
         return rc;
     }
-    trainer_arrays(t);
     *out = t;
     return STATUS_OK;
 }
@@ -148,19 +173,24 @@ void trainer_close(struct trainer *t)
     forward_close(t->f);
     device_kv_free(&t->kv);
     device_tensor_free(&t->score_logits);
-    mem_free(t->seq);
-    mem_free(t->tok);
-    mem_free(t->pos);
+    trainer_arrays_free(t);
     mem_free(t->pages);
-    mem_free(t->leaf);
-    mem_free(t->idx);
-    mem_free(t->target);
-    mem_free(t->req_leaf);
-    mem_free(t->logp);
-    mem_free(t->entropy);
-    mem_free(t->g);
-    mem_free(t->ge);
     mem_free(t);
+}
+
+/* Between steps: passes of at least `rows` rows. */
+static int trainer_grow(struct trainer *t, int64_t rows, struct err *e)
+{
+    if (rows <= t->max_rows) {
+        return STATUS_OK;
+    }
+    backward_close(t->b);
+    forward_close(t->f);
+    trainer_arrays_free(t);
+    t->b = NULL;
+    t->f = NULL;
+    t->max_rows = (int)rows;
+    return trainer_passes(t, e);
 }
 
 struct optim *trainer_optim(struct trainer *t)
@@ -185,10 +215,15 @@ static int trainer_check(const struct trainer *t, const struct train_sample *x, 
     return STATUS_OK;
 }
 
-/* At least n pages; what they held may be lost. */
-static int trainer_pages(struct trainer *t, int n, struct err *e)
+/* At least n pages, whose content may be lost, and room for the numbers of `list`. */
+static int trainer_pages(struct trainer *t, int n, size_t list, struct err *e)
 {
     const struct arch *a = &t->w->arch;
+    if (list > t->page_room) {
+        mem_free(t->pages);
+        t->page_room = list + list / 4;
+        t->pages = mem_alloc(sizeof *t->pages * t->page_room);
+    }
     if (n <= t->kv.n_pages) {
         return STATUS_OK;
     }
@@ -196,69 +231,128 @@ static int trainer_pages(struct trainer *t, int n, struct err *e)
     return device_kv(t->w->dev, &t->kv, a->n_layers, a->n_kv_heads, a->head_dim, n + n / 4 + 16, e);
 }
 
-static void trainer_clear(struct trainer *t)
+/* ---- the rows of a micro-batch -----------------------------------------------------------------
+ *
+ * A bundle of one sample is one sequence. One of several is the prompt, then each response as a
+ * sequence that goes on from it; the token that is sampled first is predicted by the prompt's last
+ * row in all of them. A response's last token predicts nothing and has no row. Leaves are chunks of
+ * PLAN_LEAF rows from a bundle's start, and those of the scored tokens begin where the last row of
+ * the prompt is among them. */
+
+/* Samples s[pick[i]] in bundles: number b is picks [start[b], start[b + 1]). */
+struct trainer_batch {
+    struct train_sample *s;
+    const int64_t *pick, *start;
+    int64_t samples, bundles;
+};
+
+static int trainer_blocks(int tokens)
 {
-    t->nseq = t->rows = t->nleaf = t->nreq = t->nreq_leaf = 0;
+    return (tokens + PLAN_KV_BLOCK - 1) / PLAN_KV_BLOCK;
+}
+
+/* Tokens of a sample that have a row: all but the last of a response. */
+static int trainer_len(const struct train_sample *x)
+{
+    return x->prompt + (x->response ? x->response - 1 : 0);
+}
+
+/* Makes room for the pages of a micro-batch. */
+static int trainer_room(struct trainer *t, const struct trainer_batch *m, struct err *e)
+{
+    int pages = 0, rc = STATUS_OK;
+    size_t list = 0;
+
+    for (int64_t b = 0; b < m->bundles; b++) {
+        int64_t n = m->start[b + 1] - m->start[b];
+        for (int64_t i = m->start[b]; rc == STATUS_OK && i < m->start[b + 1]; i++) {
+            const struct train_sample *x = &m->s[m->pick[i]];
+            int all = trainer_blocks(trainer_len(x)), first = i == m->start[b] && n > 1;
+            rc = trainer_check(t, x, e);
+            pages += n > 1 ? all - x->prompt / PLAN_KV_BLOCK : all;
+            pages += first ? trainer_blocks(x->prompt) : 0;
+            list += (size_t)(first ? trainer_blocks(x->prompt) + all : all);
+        }
+    }
+    return rc == STATUS_OK ? trainer_pages(t, pages, list, e) : rc;
 }
 
 /* Rows for tokens [from, to) of a sample. */
 static void trainer_add_rows(struct trainer *t, const struct train_sample *x, int from, int to,
-                             const int32_t *pages)
+                             const int32_t *pages, int base)
 {
-    t->seq[t->nseq++] = (struct row_seq){t->rows, to - from, from, pages};
+    t->seq[t->nseq++] = (struct row_seq){t->rows, to - from, from, pages, base};
     for (int i = from; i < to; i++, t->rows++) {
         t->tok[t->rows] = x->tokens[i];
         t->pos[t->rows] = i;
     }
 }
 
-/* The token `at` of sample k's response, which row `row` predicts. */
-static void trainer_add_request(struct trainer *t, int row, int32_t target, int64_t k, int at)
+/* The tokens of sample k's response: row `prompt` predicts the first, those from `own` on the rest.
+ * `at` is where the first stands among the bundle's, counted from the prompt's last row on. */
+static void trainer_add_requests(struct trainer *t, const struct train_sample *x, int64_t k,
+                                 int prompt, int own, int at)
 {
-    if (t->row) {
-        t->req_sample[t->nreq] = (int32_t)k;
-        t->req_at[t->nreq] = at;
+    for (int i = 0; i < x->response; i++, t->nreq++) {
+        if ((at + i) % PLAN_LEAF == 0 || at + i == x->prompt - 1) {
+            t->req_leaf[t->nreq_leaf++] = t->nreq;
+        }
+        if (t->row) {
+            t->req_sample[t->nreq] = (int32_t)k;
+            t->req_at[t->nreq] = i;
+        }
+        t->idx[t->nreq] = i ? own + i - 1 : prompt;
+        t->target[t->nreq] = x->tokens[x->prompt + i];
     }
-    t->idx[t->nreq] = row;
-    t->target[t->nreq++] = target;
 }
 
-/* Lays out the rows of the chosen samples. Leaves are chunks of PLAN_LEAF positions from a
- * sequence's start, for rows and for the scored tokens alike. */
-static int trainer_layout(struct trainer *t, const struct train_sample *s, const int64_t *pick,
-                          int64_t n, struct err *e)
+/* Lays out the picks [from, to) of a micro-batch, a bundle. *page and *list: the next page, the
+ * next place for its number. */
+static void trainer_add_bundle(struct trainer *t, const struct trainer_batch *m, int64_t from,
+                               int64_t to, int *page, int *list)
 {
-    int page = 0;
+    const struct train_sample *first = &m->s[m->pick[from]];
+    const int32_t *prompt = t->pages + *list;
+    int row0 = t->rows, shared = to - from > 1, full = first->prompt / PLAN_KV_BLOCK;
+    int base = shared ? t->nseq + 1 : 0, at = first->prompt - 1;
 
-    trainer_clear(t);
-    for (int64_t k = 0; k < n; k++) {
-        const struct train_sample *x = &s[pick[k]];
-        int row0 = t->rows, len = x->prompt + x->response, last = -1;
-        int rc = trainer_check(t, x, e);
-        if (rc != STATUS_OK) {
-            return rc;
-        }
-        ASSERT(t->rows + len <= t->max_rows);
-        for (int i = 0; i < len; i += PLAN_LEAF) {
-            t->leaf[t->nleaf++] = t->rows + i;
-        }
-        trainer_add_rows(t, x, 0, len, t->pages + page);
-        for (int i = 0; i < len; i += PLAN_KV_BLOCK) {
-            t->pages[page] = page;
-            page++;
-        }
-        for (int i = 0; i < x->response; i++) {
-            int at = x->prompt + i - 1;
-            if (at / PLAN_LEAF != last) {
-                last = at / PLAN_LEAF;
-                t->req_leaf[t->nreq_leaf++] = t->nreq;
+    for (int i = 0; shared && i < trainer_blocks(first->prompt); i++) {
+        t->pages[(*list)++] = (*page)++;
+    }
+    if (shared) {
+        trainer_add_rows(t, first, 0, first->prompt, prompt, 0);
+    }
+    for (int64_t i = from; i < to; i++) {
+        const struct train_sample *x = &m->s[m->pick[i]];
+        int len = trainer_len(x), own = shared ? t->rows : row0 + x->prompt;
+        const int32_t *pages = t->pages + *list;
+        if (!shared || len > x->prompt) {
+            for (int k = 0; k < trainer_blocks(len); k++) {
+                t->pages[(*list)++] = shared && k < full ? prompt[k] : (*page)++;
             }
-            trainer_add_request(t, row0 + at, x->tokens[x->prompt + i], pick[k], i);
+            trainer_add_rows(t, x, shared ? x->prompt : 0, len, pages, base);
         }
+        trainer_add_requests(t, x, m->pick[i], row0 + x->prompt - 1, own, at);
+        at += x->response;
+    }
+    for (int r = row0; r < t->rows; r += PLAN_LEAF) {
+        t->leaf[t->nleaf++] = r;
+    }
+}
+
+static int trainer_layout(struct trainer *t, const struct trainer_batch *m, struct err *e)
+{
+    int page = 0, list = 0, rc = trainer_room(t, m, e);
+
+    t->nseq = t->rows = t->nleaf = t->nreq = t->nreq_leaf = 0;
+    for (int64_t b = 0; rc == STATUS_OK && b < m->bundles; b++) {
+        int64_t from = m->start[b], to = m->start[b + 1];
+        ASSERT(t->rows + bundle_tokens(m->s, m->pick + from, to - from) <= t->max_rows);
+        trainer_add_bundle(t, m, from, to, &page, &list);
     }
     t->leaf[t->nleaf] = t->rows;
     t->req_leaf[t->nreq_leaf] = t->nreq;
-    return trainer_pages(t, page, e);
+    return rc;
 }
 
 static void trainer_request(struct trainer *t, struct backward_req *r)
@@ -280,10 +374,45 @@ static void trainer_forward(struct trainer *t)
     forward_run(t->f, &rows, t->tok, &t->kv);
 }
 
+/* ---- micro-batches ----------------------------------------------------------------------------
+ */
+
+/* Micro-batch m is bundles [micro[m], micro[m + 1]) of `all`. */
+struct trainer_plan {
+    struct trainer_batch all;
+    int64_t n, *micro, *pick, *start;
+};
+
+static void trainer_plan_fini(struct trainer_plan *p)
+{
+    mem_free(p->micro);
+    mem_free(p->pick);
+    mem_free(p->start);
+}
+
+static struct trainer_batch trainer_micro_batch(const struct trainer_plan *p, int64_t m)
+{
+    struct trainer_batch b = p->all;
+    b.start = p->start + p->micro[m];
+    b.bundles = p->micro[m + 1] - p->micro[m];
+    return b;
+}
+
+/* Work of a bundle: a prompt that is shared is done once. */
+static int64_t trainer_work(const struct pack_model *m, const struct train_sample *s,
+                            const int64_t *pick, int64_t n)
+{
+    int64_t work = -(n - 1) * pack_flops(m, s[pick[0]].prompt);
+    for (int64_t i = 0; i < n; i++) {
+        work += pack_flops(m, s[pick[i]].prompt + s[pick[i]].response);
+    }
+    return work;
+}
+
 /* Bins of even work. The packer balances without a bound; memory has one, so there are as many bins
  * as it takes until none is above it. */
-static int trainer_even(const struct trainer *t, const int64_t *len, int n, int64_t cap,
-                        struct pack_bins *bins, struct err *e)
+static int trainer_even(const struct trainer *t, const struct trainer_batch *x, const int64_t *len,
+                        int64_t cap, struct pack_bins *bins, struct err *e)
 {
     const struct arch *a = &t->w->arch;
     struct pack_model m = {.layers = a->n_layers,
@@ -293,11 +422,11 @@ static int trainer_even(const struct trainer *t, const int64_t *len, int n, int6
                            .head_dim = a->head_dim,
                            .ffn = a->intermediate,
                            .vocab = a->vocab};
-    int64_t *work = mem_alloc(sizeof *work * (size_t)n), total = 0, k;
+    int64_t n = x->bundles, *work = mem_alloc(sizeof *work * (size_t)n), total = 0, k;
     int rc = STATUS_OK, fits = 0;
 
-    for (int i = 0; i < n; i++) {
-        work[i] = pack_flops(&m, len[i]);
+    for (int64_t i = 0; i < n; i++) {
+        work[i] = trainer_work(&m, x->s, x->pick + x->start[i], x->start[i + 1] - x->start[i]);
         total += len[i];
     }
     for (k = (total + cap - 1) / cap; rc == STATUS_OK && !fits; k++) {
@@ -317,60 +446,100 @@ static int trainer_even(const struct trainer *t, const int64_t *len, int n, int6
     return rc;
 }
 
-/* Cuts the chosen samples (all n when pick is NULL) into micro-batches of sample numbers, of at
- * most `cap` tokens. */
-static int trainer_plan(const struct trainer *t, const struct train_sample *s, const int64_t *pick,
-                        int n, int64_t cap, struct pack_bins *bins, struct err *e)
+/* Bundles in their order, of micro_batch samples together at most. */
+static void trainer_static(const struct trainer *t, const struct trainer_batch *x,
+                           struct pack_bins *bins)
 {
-    int64_t *len = mem_alloc(sizeof *len * (size_t)(n ? n : 1));
+    int64_t have = 0;
+
+    bins->start = mem_alloc(sizeof *bins->start * (size_t)(x->bundles + 1));
+    bins->items = mem_alloc(sizeof *bins->items * (size_t)(x->bundles + 1));
+    for (int64_t b = 0; b < x->bundles; b++) {
+        int64_t n = x->start[b + 1] - x->start[b];
+        if (b == 0 || have + n > t->o.micro_batch) {
+            bins->start[bins->n++] = b;
+            have = 0;
+        }
+        have += n;
+        bins->items[b] = b;
+    }
+    bins->start[bins->n] = x->bundles;
+}
+
+/* The bundles of x, bin by bin, become those of the plan. */
+static void trainer_plan_take(struct trainer_plan *p, const struct trainer_batch *x,
+                              const struct pack_bins *bins)
+{
+    int64_t b = 0, k = 0;
+
+    p->micro = mem_alloc(sizeof *p->micro * (size_t)(bins->n + 1));
+    p->pick = mem_alloc(sizeof *p->pick * (size_t)(x->samples + 1));
+    p->start = mem_alloc(sizeof *p->start * (size_t)(x->bundles + 1));
+    p->n = bins->n;
+    for (int64_t m = 0; m < bins->n; m++) {
+        p->micro[m] = b;
+        for (int64_t i = bins->start[m]; i < bins->start[m + 1]; i++, b++) {
+            int64_t from = x->start[bins->items[i]], n = x->start[bins->items[i] + 1] - from;
+            p->start[b] = k;
+            memcpy(p->pick + k, x->pick + from, sizeof *p->pick * (size_t)n);
+            k += n;
+        }
+    }
+    p->micro[p->n] = b;
+    p->start[b] = k;
+    p->all = (struct trainer_batch){x->s, p->pick, p->start, k, b};
+}
+
+/* Cuts the chosen samples into bundles of at most `bundle` tokens and these into micro-batches of
+ * at most `cap`. */
+static int trainer_plan(const struct trainer *t, struct train_sample *s, const int64_t *pick, int n,
+                        int64_t bundle, int64_t cap, struct trainer_plan *p, struct err *e)
+{
+    int64_t *start = mem_alloc(sizeof *start * (size_t)(n + 1)), *len;
+    struct trainer_batch x = {s, pick, start, n, bundle_cut(s, pick, n, bundle, start)};
+    struct pack_bins bins = {0, NULL, NULL};
     int rc = STATUS_OK;
-    for (int i = 0; i < n; i++) {
-        const struct train_sample *x = &s[pick ? pick[i] : i];
-        len[i] = x->prompt + x->response;
+
+    memset(p, 0, sizeof *p);
+    len = mem_alloc(sizeof *len * (size_t)(x.bundles + 1));
+    for (int64_t b = 0; b < x.bundles; b++) {
+        len[b] = bundle_tokens(s, pick + start[b], start[b + 1] - start[b]);
     }
     if (t->o.micro_batch > 0) {
-        bins->n = (n + t->o.micro_batch - 1) / t->o.micro_batch;
-        bins->start = mem_alloc(sizeof *bins->start * (size_t)(bins->n + 1));
-        bins->items = mem_alloc(sizeof *bins->items * (size_t)(n ? n : 1));
-        for (int i = 0; i < n; i++) {
-            bins->items[i] = i;
-        }
-        for (int64_t b = 0; b <= bins->n; b++) {
-            bins->start[b] = b * t->o.micro_batch < n ? b * t->o.micro_batch : n;
-        }
-    } else if (n && t->o.by_flops) {
-        rc = trainer_even(t, len, n, cap, bins, e);
-    } else if (n) {
-        rc = pack_first_fit(len, n, cap, 1, bins, e);
+        trainer_static(t, &x, &bins);
+    } else if (x.bundles && t->o.by_flops) {
+        rc = trainer_even(t, &x, len, cap, &bins, e);
+    } else if (x.bundles) {
+        rc = pack_first_fit(len, x.bundles, cap, 1, &bins, e);
     }
-    for (int i = 0; rc == STATUS_OK && pick && i < n; i++) {
-        bins->items[i] = pick[bins->items[i]];
+    if (rc == STATUS_OK) {
+        trainer_plan_take(p, &x, &bins);
     }
+    pack_bins_fini(&bins);
     mem_free(len);
+    mem_free(start);
     return rc;
 }
 
-/* What the pass made of a sample, whose response tokens begin at `at`. */
-static void trainer_hand_out(const struct trainer *t, const struct train_sample *x, int at)
+/* Hands out what the pass made of a micro-batch's samples. */
+static void trainer_hand_out(const struct trainer *t, const struct trainer_batch *m)
 {
-    size_t bytes = sizeof(float) * (size_t)x->response;
-    if (x->logp_out) {
-        memcpy(x->logp_out, t->logp + at, bytes);
-    }
-    if (x->entropy_out && t->o.entropy) {
-        memcpy(x->entropy_out, t->entropy + at, bytes);
+    int at = 0;
+    for (int64_t i = m->start[0]; i < m->start[m->bundles]; i++) {
+        const struct train_sample *x = &m->s[m->pick[i]];
+        size_t bytes = sizeof(float) * (size_t)x->response;
+        if (x->logp_out) {
+            memcpy(x->logp_out, t->logp + at, bytes);
+        }
+        if (x->entropy_out && t->o.entropy) {
+            memcpy(x->entropy_out, t->entropy + at, bytes);
+        }
+        at += x->response;
     }
 }
 
-/* ---- scoring: a prompt that samples share is computed once -------------------------------------
- *
- * A row's result depends on its own sequence alone (contract C1), so the log-probs are those of
- * whole sequences, bit for bit. */
-
-static int trainer_blocks(int tokens)
-{
-    return (tokens + PLAN_KV_BLOCK - 1) / PLAN_KV_BLOCK;
-}
+/* ---- scoring -----------------------------------------------------------------------------------
+ */
 
 static void trainer_tell_row(void *arg, int i, const float *x, float max, float logz)
 {
@@ -379,145 +548,45 @@ static void trainer_tell_row(void *arg, int i, const float *x, float max, float 
     t->row(t->row_arg, &r);
 }
 
-static void trainer_score_run(struct trainer *t, float *logp, float *entropy)
+/* Log-probs (and entropies) of a micro-batch's responses, one after the other. */
+static int trainer_score_batch(struct trainer *t, const struct trainer_batch *m, struct err *e)
 {
     struct backward_req r;
+    int rc = trainer_layout(t, m, e);
+
     trainer_request(t, &r);
     r.row = t->row ? trainer_tell_row : NULL;
     r.row_arg = t;
-    r.logp = logp;
-    r.entropy = t->o.entropy ? entropy : NULL;
-    if (t->rows) {
+    if (rc == STATUS_OK && t->nreq) {
         trainer_forward(t);
-    }
-    if (t->nreq) {
         backward_score(t->f, t->b ? &t->b->logits : &t->score_logits, &r);
     }
+    return rc;
 }
 
-static int trainer_same_prompt(const struct train_sample *a, const struct train_sample *b)
+/* A row's result depends on its own sequence alone (contract C1), so bundles may be as large as
+ * they fit. */
+static int trainer_score_all(struct trainer *t, struct train_sample *s, int n, struct err *e)
 {
-    return a->prompt == b->prompt &&
-           memcmp(a->tokens, b->tokens, sizeof *a->tokens * (size_t)a->prompt) == 0;
-}
-
-/* The prompts of the chosen samples, each once, with pages from 0 on; of each sample's first
- * response token the request. Returns the pages. */
-static int trainer_layout_prompts(struct trainer *t, const struct train_sample *s,
-                                  const int64_t *pick, int64_t n)
-{
-    int page = 0;
-    trainer_clear(t);
-    for (int64_t k = 0; k < n; k++) {
-        const struct train_sample *x = &s[pick[k]];
-        if (k == 0 || !trainer_same_prompt(x, &s[pick[k - 1]])) {
-            trainer_add_rows(t, x, 0, x->prompt, t->pages + page);
-            for (int i = 0; i < x->prompt; i += PLAN_KV_BLOCK) {
-                t->pages[page] = page;
-                page++;
-            }
-        }
-        if (x->response) {
-            trainer_add_request(t, t->rows - 1, x->tokens[x->prompt], pick[k], 0);
-        }
-    }
-    return page;
-}
-
-/* The responses on top of the prompts' pages, of which the list has `page`; the last one, when it
- * is not full, is copied for each sample. */
-static void trainer_layout_responses(struct trainer *t, const struct train_sample *s,
-                                     const int64_t *pick, int64_t n, int page)
-{
-    int prompt = 0, at = page; /* first page of the prompt; end of the list */
-    trainer_clear(t);
-    for (int64_t k = 0; k < n; k++) {
-        const struct train_sample *x = &s[pick[k]];
-        int full = x->prompt / PLAN_KV_BLOCK, len = x->prompt + x->response, list = at;
-        if (k > 0 && !trainer_same_prompt(x, &s[pick[k - 1]])) {
-            prompt += trainer_blocks(s[pick[k - 1]].prompt);
-        }
-        if (x->response < 2) {
-            continue;
-        }
-        for (int i = 0; i * PLAN_KV_BLOCK < len; i++) {
-            t->pages[at++] = i < full ? prompt + i : page++;
-        }
-        if (x->prompt % PLAN_KV_BLOCK) {
-            device_kv_copy(&t->kv, prompt + full, t->pages[list + full]);
-        }
-        for (int i = 1; i < x->response; i++) {
-            trainer_add_request(t, t->rows + i - 1, x->tokens[x->prompt + i], pick[k], i);
-        }
-        trainer_add_rows(t, x, x->prompt, len - 1, t->pages + list);
-    }
-}
-
-/* values holds those of all responses but their first tokens: puts these between them. */
-static void trainer_put_first(const struct train_sample *s, const int64_t *pick, int64_t n,
-                              const float *first, int firsts, float *values, int rest)
-{
-    int at = firsts + rest;
-    for (int64_t k = n - 1; k >= 0; k--) {
-        int len = s[pick[k]].response;
-        if (len) {
-            at -= len;
-            rest -= len - 1;
-            memmove(values + at + 1, values + rest, sizeof *values * (size_t)(len - 1));
-            values[at] = first[--firsts];
-        }
-    }
-}
-
-/* Log-probs (and entropies) of the chosen samples' responses, one after the other. */
-static int trainer_score_samples(struct trainer *t, const struct train_sample *s,
-                                 const int64_t *pick, int64_t n, struct err *e)
-{
-    int page, rc = STATUS_OK, need = 0, firsts;
-    for (int64_t k = 0; rc == STATUS_OK && k < n; k++) {
-        const struct train_sample *x = &s[pick[k]];
-        rc = trainer_check(t, x, e);
-        need += trainer_blocks(x->prompt + x->response) - x->prompt / PLAN_KV_BLOCK;
-        need += k == 0 || !trainer_same_prompt(x, &s[pick[k - 1]]) ? trainer_blocks(x->prompt) : 0;
-    }
-    if (rc == STATUS_OK) {
-        rc = trainer_pages(t, need, e);
-    }
-    if (rc != STATUS_OK) {
-        return rc;
-    }
-    page = trainer_layout_prompts(t, s, pick, n);
-    firsts = t->nreq;
-    trainer_score_run(t, t->g, t->ge);
-    trainer_layout_responses(t, s, pick, n, page);
-    trainer_score_run(t, t->logp, t->entropy);
-    trainer_put_first(s, pick, n, t->g, firsts, t->logp, t->nreq);
-    if (t->o.entropy) {
-        trainer_put_first(s, pick, n, t->ge, firsts, t->entropy, t->nreq);
-    }
-    t->nreq += firsts;
-    return STATUS_OK;
-}
-
-static int trainer_score_bins(struct trainer *t, struct train_sample *s, int n, struct err *e)
-{
-    struct pack_bins bins = {0, NULL, NULL};
+    struct trainer_plan p;
+    int64_t *pick = mem_alloc(sizeof *pick * (size_t)(n + 1));
     int cap = t->o.score_tokens > 0 && t->o.score_tokens < t->o.max_tokens ? t->o.score_tokens
                                                                            : t->o.max_tokens;
-    int rc = trainer_plan(t, s, NULL, n, cap, &bins, e);
+    int rc;
 
-    for (int64_t b = 0; rc == STATUS_OK && b < bins.n; b++) {
-        const int64_t *pick = bins.items + bins.start[b];
-        int64_t k = bins.start[b + 1] - bins.start[b];
-        int at = 0;
-        rc = trainer_score_samples(t, s, pick, k, e);
-        for (int64_t i = 0; rc == STATUS_OK && i < k; i++) {
-            struct train_sample *x = &s[pick[i]];
-            trainer_hand_out(t, x, at);
-            at += x->response;
+    for (int i = 0; i < n; i++) {
+        pick[i] = i;
+    }
+    rc = trainer_plan(t, s, pick, n, cap, cap, &p, e);
+    for (int64_t b = 0; rc == STATUS_OK && b < p.n; b++) {
+        struct trainer_batch m = trainer_micro_batch(&p, b);
+        rc = trainer_score_batch(t, &m, e);
+        if (rc == STATUS_OK) {
+            trainer_hand_out(t, &m);
         }
     }
-    pack_bins_fini(&bins);
+    trainer_plan_fini(&p);
+    mem_free(pick);
     return rc;
 }
 
@@ -525,7 +594,7 @@ int trainer_score(struct trainer *t, struct train_sample *s, int n, struct err *
 {
     int rc;
     weights_acquire(t->w);
-    rc = trainer_score_bins(t, s, n, e);
+    rc = trainer_score_all(t, s, n, e);
     weights_release(t->w);
     return rc;
 }
@@ -574,12 +643,12 @@ int trainer_score_with(struct weights *w, int max_tokens, float temperature, str
 }
 
 /* The loss of every sample of a micro-batch, the gradients of their tokens, the exactness check. */
-static int trainer_loss(struct trainer *t, const struct train_sample *s, const int64_t *pick,
-                        int64_t k, struct trainer_report *r, struct err *e)
+static int trainer_loss(struct trainer *t, const struct trainer_batch *m, struct trainer_report *r,
+                        struct err *e)
 {
     int at = 0;
-    for (int64_t i = 0; i < k; i++) {
-        const struct train_sample *x = &s[pick[i]];
+    for (int64_t i = m->start[0]; i < m->start[m->bundles]; i++) {
+        const struct train_sample *x = &m->s[m->pick[i]];
         struct loss_sample l;
         int rc;
         memset(&l, 0, sizeof l);
@@ -613,9 +682,10 @@ static int trainer_loss(struct trainer *t, const struct train_sample *s, const i
         if (rc != STATUS_OK) {
             return rc;
         }
-        trainer_hand_out(t, x, at);
         at += x->response;
+        r->rows += x->prompt + x->response;
     }
+    trainer_hand_out(t, m);
     if (r->max_diff != 0.0f) {
         return ERR(
             e, STATUS_NUMERIC,
@@ -641,9 +711,7 @@ int trainer_add_logit_loss(struct trainer *t, trainer_logit_loss_fn *fn, void *a
 /* The samples of a micro-batch while backward_run asks for their rows. */
 struct trainer_logit_batch {
     struct trainer *t;
-    const struct train_sample *s;
-    const int64_t *pick;
-    int64_t k;
+    const struct trainer_batch *m;
     double divisor;
     struct exact loss;
     int rc;
@@ -655,17 +723,17 @@ static void trainer_logit_row(void *arg, int i, int vocab, const float *logits, 
     struct trainer_logit_batch *r = arg;
     struct trainer_logits row = {.vocab = vocab, .logits = logits};
     double loss = 0;
-    int64_t k = 0;
+    const int64_t *k = r->m->pick + r->m->start[0];
     int at = i;
 
-    while (k < r->k && at >= r->s[r->pick[k]].response) {
-        at -= r->s[r->pick[k++]].response;
+    while (at >= r->m->s[*k].response) {
+        at -= r->m->s[*k++].response;
     }
-    row.sample = &r->s[r->pick[k]];
+    row.sample = &r->m->s[*k];
     if (r->rc != STATUS_OK || (row.sample->mask && !row.sample->mask[at])) {
         return;
     }
-    row.s = (int)r->pick[k];
+    row.s = (int)*k;
     row.t = at;
     row.target = r->t->target[i];
     row.logp = r->t->logp[i];
@@ -677,15 +745,15 @@ static void trainer_logit_row(void *arg, int i, int vocab, const float *logits, 
     exact_add(&r->loss, loss / r->divisor);
 }
 
-static int trainer_micro(struct trainer *t, const struct train_sample *s, const int64_t *pick,
-                         int64_t k, struct trainer_report *r, struct err *e)
+static int trainer_micro(struct trainer *t, const struct trainer_batch *m, struct trainer_report *r,
+                         struct err *e)
 {
     struct rows rows;
     struct leaf_rows leaves;
     struct backward_req q;
-    struct trainer_logit_batch by_row = {.t = t, .s = s, .pick = pick, .k = k, .e = e};
+    struct trainer_logit_batch by_row = {.t = t, .m = m, .e = e};
     double t0 = trainer_now(), t1;
-    int rc = trainer_layout(t, s, pick, k, e);
+    int rc = trainer_layout(t, m, e);
 
     if (rc != STATUS_OK) {
         return rc;
@@ -696,7 +764,7 @@ static int trainer_micro(struct trainer *t, const struct train_sample *s, const 
     trainer_request(t, &q);
     trainer_forward(t);
     backward_logp(t->b, &q);
-    rc = trainer_loss(t, s, pick, k, r, e);
+    rc = trainer_loss(t, m, r, e);
     if (rc != STATUS_OK) {
         return rc;
     }
@@ -716,24 +784,22 @@ static int trainer_micro(struct trainer *t, const struct train_sample *s, const 
     exact_merge(&r->row_sum, &by_row.loss);
     r->forward_s += t1 - t0;
     r->backward_s += trainer_now() - t1;
-    r->rows += t->rows;
+    r->computed += t->rows;
     r->tokens += t->nreq;
     r->micro_batches++;
     return device_fault(t->w->dev, e);
 }
 
 /* The same without gradients. */
-static int trainer_micro_idle(struct trainer *t, const struct train_sample *s, const int64_t *pick,
-                              int64_t k, struct trainer_report *r, struct err *e)
+static int trainer_micro_idle(struct trainer *t, const struct trainer_batch *m,
+                              struct trainer_report *r, struct err *e)
 {
     double t0 = trainer_now();
-    int rc = trainer_score_samples(t, s, pick, k, e);
+    int rc = trainer_score_batch(t, m, e);
     if (rc == STATUS_OK) {
-        rc = trainer_loss(t, s, pick, k, r, e);
+        rc = trainer_loss(t, m, r, e);
     }
-    for (int64_t i = 0; i < k; i++) {
-        r->rows += s[pick[i]].prompt + s[pick[i]].response;
-    }
+    r->computed += t->rows;
     r->forward_s += trainer_now() - t0;
     r->tokens += t->nreq;
     r->micro_batches++;
@@ -757,32 +823,54 @@ static int trainer_idle(const struct trainer *t, const struct train_sample *x)
     return 1;
 }
 
-/* Samples without a gradient (idle 1) or with one (idle 0): forward, loss and, for these, backward.
- */
-static int trainer_pass(struct trainer *t, struct train_sample *s, int n, int idle,
-                        struct trainer_report *r, struct err *e)
+/* Samples without a gradient (idle 1) or with one (idle 0); returns how many. */
+static int trainer_choose(const struct trainer *t, const struct train_sample *s, int n, int idle,
+                          int64_t *pick)
 {
-    struct pack_bins bins = {0, NULL, NULL};
-    int64_t *pick = mem_alloc(sizeof *pick * (size_t)(n ? n : 1));
-    int k = 0, rc;
-
+    int k = 0;
     for (int i = 0; i < n; i++) {
         if (trainer_idle(t, &s[i]) == idle) {
             pick[k++] = i;
         }
     }
-    rc = trainer_plan(t, s, pick, k, t->o.max_tokens, &bins, e);
-    for (int64_t b = 0; rc == STATUS_OK && b < bins.n; b++) {
-        const int64_t *items = bins.items + bins.start[b];
-        int64_t m = bins.start[b + 1] - bins.start[b];
-        rc = idle ? trainer_micro_idle(t, s, items, m, r, e) : trainer_micro(t, s, items, m, r, e);
+    return k;
+}
+
+/* Forward, loss and, where there is a gradient, backward. */
+static int trainer_pass(struct trainer *t, struct train_sample *s, int n, int idle,
+                        struct trainer_report *r, struct err *e)
+{
+    int64_t *pick = mem_alloc(sizeof *pick * (size_t)(n + 1));
+    int64_t bundle = idle ? t->o.max_tokens : t->w->dev->plan.bundle_rows;
+    int k = trainer_choose(t, s, n, idle, pick);
+    struct trainer_plan p;
+    int rc = trainer_plan(t, s, pick, k, bundle, t->o.max_tokens, &p, e);
+
+    for (int64_t b = 0; rc == STATUS_OK && b < p.n; b++) {
+        struct trainer_batch m = trainer_micro_batch(&p, b);
+        rc = idle ? trainer_micro_idle(t, &m, r, e) : trainer_micro(t, &m, r, e);
     }
     if (idle) {
         r->idle_samples = k;
     }
-    pack_bins_fini(&bins);
+    trainer_plan_fini(&p);
     mem_free(pick);
     return rc;
+}
+
+/* Passes that hold the largest bundle of the step. A sample by itself is as long as was planned. */
+static int trainer_fit(struct trainer *t, const struct train_sample *s, int n, struct err *e)
+{
+    int64_t *pick = mem_alloc(2 * sizeof *pick * (size_t)(n + 1)), *start = pick + n + 1;
+    int k = trainer_choose(t, s, n, 0, pick);
+    int64_t bundles = bundle_cut(s, pick, k, t->w->dev->plan.bundle_rows, start), most = 0;
+
+    for (int64_t b = 0; b < bundles; b++) {
+        int64_t m = start[b + 1] - start[b], rows = bundle_tokens(s, pick + start[b], m);
+        most = m > 1 && rows > most ? rows : most;
+    }
+    mem_free(pick);
+    return trainer_grow(t, most, e);
 }
 
 static int trainer_order(const void *a, const void *b)
@@ -849,6 +937,7 @@ int trainer_step(struct trainer *t, struct train_sample *s, int n, const struct 
     exact_init(&r->row_sum);
     trainer_step_of(s, n, &r->step);
     rc = trainer_mis_mean(t, s, n, &r->step, e);
+    rc = rc == STATUS_OK ? trainer_fit(t, s, n, e) : rc;
     if (rc != STATUS_OK) {
         return rc;
     }

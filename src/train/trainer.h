@@ -6,8 +6,8 @@
  *     trainer_step(t, samples, n, &hyper, &report, &e); forward, loss, backward, AdamW
  *     trainer_close(t);
  *
- * Samples are packed into micro-batches of at most max_tokens rows; how they are packed changes no
- * bit of the result (contract C4). */
+ * Samples of one prompt are bundled (train/bundle.h), bundles packed into micro-batches of at most
+ * max_tokens rows; how they are packed changes no bit of the result (contract C4). */
 #ifndef TRAIN_TRAINER_H
 #define TRAIN_TRAINER_H
 
@@ -21,7 +21,7 @@ struct err;
 struct weights;
 
 struct trainer_opts {
-    int max_tokens;    /* rows of a micro-batch; one longer sample still runs alone */
+    int max_tokens;    /* rows of a micro-batch; one longer bundle still runs alone */
     int max_len;       /* longest sample */
     int micro_batch;   /* static packing: samples per micro-batch; 0 packs by tokens */
     float temperature; /* divides the logits, as in the rollout */
@@ -31,6 +31,7 @@ struct trainer_opts {
     enum forward_recompute recompute;
     int recompute_layers; /* of FORWARD_FULL; 0: all */
     /* What memory is sized by; 0: whatever max_tokens rows may be. */
+    int max_bundle;   /* rows of a bundle: for more, memory is taken when they come */
     int max_scored;   /* response tokens of a micro-batch: more are scored in several turns */
     int pages;        /* KV pages of a micro-batch: more are there when they are needed */
     int logit_rows;   /* rows of logits at a time; 0: what TRAINER_LOGIT_BYTES hold */
@@ -77,7 +78,9 @@ struct trainer_report {
     struct loss_step step;
     double grad_norm;
     float max_diff; /* largest |trainer - rollout| log-prob over exact tokens */
-    int64_t exact_tokens, tokens, rows, micro_batches;
+    int64_t exact_tokens, tokens, micro_batches;
+    int64_t rows;         /* tokens of all samples, prompts and responses */
+    int64_t computed;     /* rows of the passes: a prompt that samples share counts once */
     int64_t idle_samples; /* without a gradient: their backward pass was left out */
     double forward_s, backward_s, optim_s;
 };
@@ -94,6 +97,8 @@ struct trainer_bytes {
     int64_t activations; /* of both passes, with their KV pages */
     int64_t logits, scratch;
 };
+/* Rows that memory is taken for. */
+int trainer_rows(const struct trainer_opts *o);
 int64_t trainer_bytes(const struct weights *w, const struct trainer_opts *o,
                       struct trainer_bytes *parts); /* the sum; parts may be NULL */
 

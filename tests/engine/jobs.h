@@ -327,7 +327,7 @@ static inline struct tensor oracle_pass(struct oracle *o, const struct job *j, i
                                         int first, int rows_)
 {
     int32_t tok[CONTEXT], pos[CONTEXT], idx[CONTEXT];
-    struct row_seq seq = {0, n, 0, o->pages};
+    struct row_seq seq = {0, n, 0, o->pages, 0};
     struct rows rows = {n, 1, &seq, pos};
 
     for (int i = 0; i < n; i++) {

@@ -509,7 +509,7 @@ static void oracle_in_place(struct oracle *o, const struct job *j, int sample, i
 {
     const struct answer *a = &j->answer[sample];
     struct device *d = model.dev;
-    struct row_seq seq = {0, 0, 0, o->pages};
+    struct row_seq seq = {0, 0, 0, o->pages, 0};
     int32_t tok[CONTEXT], pos[CONTEXT], zero = 0;
     int have = j->q.ntokens + n - 1;
     struct rows rows = {have, 1, &seq, pos};
@@ -528,7 +528,7 @@ static void oracle_in_place(struct oracle *o, const struct job *j, int sample, i
         double u =
             rng_uniform(j->q.key.seed, 0, j->q.key.sample + (uint64_t)sample, 0, (uint32_t)i);
         float logp, max;
-        seq = (struct row_seq){0, 1, have, o->pages};
+        seq = (struct row_seq){0, 1, have, o->pages, 0};
         rows = (struct rows){1, 1, &seq, pos + have};
         forward_run(o->f, &rows, tok + have, &o->kv);
         forward_logits(o->f, &zero, 1, &o->logits);

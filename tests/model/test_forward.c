@@ -127,7 +127,7 @@ struct pass {
 static void pass_add(struct pass *p, struct text *t, int from, int n)
 {
     assert_true(p->nseq < MAX_TEXTS && p->n + n <= 2 * MAX_LEN && from + n <= t->len);
-    p->seq[p->nseq] = (struct row_seq){p->n, n, from, t->pages};
+    p->seq[p->nseq] = (struct row_seq){p->n, n, from, t->pages, 0};
     p->text[p->nseq++] = t;
     for (int i = 0; i < n; i++) {
         p->pos[p->n] = from + i;
@@ -762,7 +762,7 @@ static int dump_layout(struct dump *d, const json_t *list, struct err *e)
     for (size_t i = 0; i < nseq; i++) {
         const json_t *s = json_array_get(list, i);
         int len = (int)json_array_size(s);
-        d->seq[d->nseq++] = (struct row_seq){d->n, len, 0, d->pages + page};
+        d->seq[d->nseq++] = (struct row_seq){d->n, len, 0, d->pages + page, 0};
         for (int k = 0; k < len; k++) {
             json_int_t t = json_integer_value(json_array_get(s, (size_t)k));
             if (t < 0 || t >= d->w->arch.vocab || len > d->w->positions) {

@@ -29,6 +29,7 @@ struct shape {
     float softcap;
     int lens[MAX_SEQ];
     int wild; /* 1: tiny values, products near the smallest normal number; 2: infinities and NaN */
+    int on;   /* sequences after the first that go on from it */
 };
 
 /* ---- random numbers, devices -------------------------------------------------------------------
@@ -111,6 +112,22 @@ static void kv_set(struct kv_store *kv, size_t at, float v)
     }
 }
 
+/* The page that the first sequence fills in part, to another's page. */
+static void copy_tail(struct problem *p, int from, int to, int n)
+{
+    for (int h = 0; h < p->kv.n_kv_heads; h++) {
+        size_t key = kv_key_offset(&p->kv, from, 1, h), value = kv_value_offset(&p->kv, from, 1, h);
+        size_t k2 = kv_key_offset(&p->kv, to, 1, h), v2 = kv_value_offset(&p->kv, to, 1, h);
+        for (int i = 0; i < n * p->kv.head_dim; i++) {
+            int slot = i % n, c = i / n;
+            size_t k = kv_key_index(c, slot), v = kv_value_index(c, slot, p->kv.head_dim);
+            size_t z = dtype_size(p->kv.dtype);
+            memcpy((char *)p->kv.data + (k2 + k) * z, (char *)p->kv.data + (key + k) * z, z);
+            memcpy((char *)p->kv.data + (v2 + v) * z, (char *)p->kv.data + (value + v) * z, z);
+        }
+    }
+}
+
 /* Same numbers on every device for the same shape. */
 static void problem_open(struct problem *p, struct device *d, const struct shape *s)
 {
@@ -128,7 +145,7 @@ static void problem_open(struct problem *p, struct device *d, const struct shape
     p->as.window = s->window;
     p->as.softcap = s->softcap;
     for (int i = 0; i < MAX_SEQ && s->lens[i]; i++) {
-        p->n_pages += (s->lens[i] + PLAN_KV_BLOCK - 1) / PLAN_KV_BLOCK;
+        p->n_pages += ((i <= s->on ? s->lens[0] : 0) + s->lens[i]) / PLAN_KV_BLOCK + 1;
         p->n += s->lens[i];
         p->nseq++;
     }
@@ -141,12 +158,19 @@ static void problem_open(struct problem *p, struct device *d, const struct shape
         kv_set(&p->kv, i, s->wild ? NAN : rand_value(0) * 1e20f);
     }
     for (int i = 0, row = 0, at = 0; i < p->nseq; i++) {
-        p->seq[i] = (struct row_seq){row, s->lens[i], 0, p->pages + at};
-        for (int t = 0; t < s->lens[i]; t++, row++) {
+        int on = i > 0 && i <= s->on, pos0 = on ? s->lens[0] : 0, tail = pos0 % PLAN_KV_BLOCK;
+        p->seq[i] = (struct row_seq){row, s->lens[i], pos0, p->pages + at, on};
+        for (int k = 0; k < pos0 / PLAN_KV_BLOCK; k++) {
+            p->pages[at++] = p->pages[k];
+        }
+        for (int t = pos0; t < pos0 + s->lens[i]; t++, row++) {
             p->pos[row] = t;
-            if (t % PLAN_KV_BLOCK == 0) { /* every other page first, then the rest */
+            if (t % PLAN_KV_BLOCK == 0 || t == pos0) { /* every other page first, then the rest */
                 p->pages[at++] = page;
                 page = page + 2 < p->n_pages ? page + 2 : 2;
+            }
+            if (t == pos0 && tail) {
+                copy_tail(p, p->pages[pos0 / PLAN_KV_BLOCK], p->pages[at - 1], tail);
             }
             for (int h = 0; h < s->kv; h++) {
                 int pg = p->pages[at - 1], slot = t % PLAN_KV_BLOCK;
@@ -215,9 +239,9 @@ static void same(const char *what, const struct shape *s, const struct tensor *a
             }
             if (u == u || v == v) {
                 fail_msg("%s (%d, %d): %a, reference %a; heads %d/%d d %d window %d cap %g len %d "
-                         "wild %d",
+                         "wild %d on %d",
                          what, (int)r, (int)c, (double)u, (double)v, s->heads, s->kv, s->dim,
-                         s->window, (double)s->softcap, s->lens[0], s->wild);
+                         s->window, (double)s->softcap, s->lens[0], s->wild, s->on);
             }
         }
     }
@@ -270,25 +294,49 @@ static void check_shape(const struct shape *s, int with_bwd)
 static void test_shapes(void **state)
 {
     static const struct shape shapes[] = {
-        {3, 1, 64, 0, 0.0f, {65, 7, 1, 110}, 0},
-        {2, 2, 32, 0, 0.0f, {63, 64, 130}, 0},
-        {2, 1, 80, 0, 0.0f, {70, 33}, 0},
-        {4, 1, 96, 0, 30.0f, {90}, 0},
-        {2, 1, 128, 50, 0.0f, {131, 49, 50, 51}, 0},
-        {1, 1, 256, 64, 50.0f, {100}, 0},
-        {8, 1, 32, 1, 0.0f, {80}, 0},
-        {6, 2, 64, 63, 20.0f, {129, 64}, 0},
-        {2, 1, 32, 65, 0.0f, {300, 257}, 0},
-        {1, 1, 32, 256, 5.0f, {520}, 0},
-        {3, 1, 32, 0, 0.0f, {513}, 0},
-        {1, 1, 16, 100, 0.0f, {260}, 0},
-        {3, 1, 64, 0, 0.0f, {300, 32, 33}, 0},
-        {1, 1, 64, 0, 0.0f, {400}, 0},
-        {2, 1, 64, 40, 0.0f, {330, 129}, 0},
-        {2, 2, 64, 100, 0.0f, {290}, 0},
-        {2, 1, 64, 20, 0.0f, {310}, 0},
-        {4, 1, 64, 1, 0.0f, {70}, 0},
-        {2, 1, 64, 256, 0.0f, {515}, 0},
+        {3, 1, 64, 0, 0.0f, {65, 7, 1, 110}, 0, 0},
+        {2, 2, 32, 0, 0.0f, {63, 64, 130}, 0, 0},
+        {2, 1, 80, 0, 0.0f, {70, 33}, 0, 0},
+        {4, 1, 96, 0, 30.0f, {90}, 0, 0},
+        {2, 1, 128, 50, 0.0f, {131, 49, 50, 51}, 0, 0},
+        {1, 1, 256, 64, 50.0f, {100}, 0, 0},
+        {8, 1, 32, 1, 0.0f, {80}, 0, 0},
+        {6, 2, 64, 63, 20.0f, {129, 64}, 0, 0},
+        {2, 1, 32, 65, 0.0f, {300, 257}, 0, 0},
+        {1, 1, 32, 256, 5.0f, {520}, 0, 0},
+        {3, 1, 32, 0, 0.0f, {513}, 0, 0},
+        {1, 1, 16, 100, 0.0f, {260}, 0, 0},
+        {3, 1, 64, 0, 0.0f, {300, 32, 33}, 0, 0},
+        {1, 1, 64, 0, 0.0f, {400}, 0, 0},
+        {2, 1, 64, 40, 0.0f, {330, 129}, 0, 0},
+        {2, 2, 64, 100, 0.0f, {290}, 0, 0},
+        {2, 1, 64, 20, 0.0f, {310}, 0, 0},
+        {4, 1, 64, 1, 0.0f, {70}, 0, 0},
+        {2, 1, 64, 256, 0.0f, {515}, 0, 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        for (int wild = 0; wild < 3; wild++) {
+            struct shape s = shapes[i];
+            s.wild = wild;
+            check_shape(&s, 1);
+        }
+    }
+}
+
+/* Sequences that go on from another, which starts the pass: at a page's and a leaf's bounds and
+ * beside them, with windows, beside others, and longer than a leaf. */
+static void test_bases(void **state)
+{
+    static const struct shape shapes[] = {
+        {3, 1, 64, 0, 0.0f, {44, 16, 1, 15}, .on = 3},
+        {6, 2, 64, 0, 0.0f, {64, 33, 70, 40}, .on = 2},
+        {2, 1, 32, 0, 0.0f, {129, 2, 64, 63}, .on = 3},
+        {2, 1, 64, 40, 0.0f, {90, 100, 3, 20}, .on = 3},
+        {2, 2, 64, 300, 0.0f, {257, 300, 20}, .on = 2},
+        {1, 1, 64, 0, 0.0f, {1, 256, 257}, .on = 2},
+        {2, 1, 80, 0, 10.0f, {63, 5, 30}, .on = 1},
+        {1, 1, 32, 20, 0.0f, {70, 60, 1}, .on = 2},
     };
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -304,9 +352,9 @@ static void test_shapes(void **state)
 static void test_segments(void **state)
 {
     static const struct shape shapes[] = {
-        {1, 1, 32, 0, 0.0f, {1090, 5}, 0},
-        {2, 1, 32, 300, 10.0f, {1300}, 0},
-        {1, 1, 32, 1024, 0.0f, {2100}, 0},
+        {1, 1, 32, 0, 0.0f, {1090, 5}, 0, 0},
+        {2, 1, 32, 300, 10.0f, {1300}, 0, 0},
+        {1, 1, 32, 1024, 0.0f, {2100}, 0, 0},
     };
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -332,7 +380,7 @@ static void check_chunks(struct device *d, const struct shape *s, int from, int 
     d->ops->copy(d, &p.lse, &lse);
     for (int at = from; at < p.seq[0].nrows; at += chunk) {
         int n = p.seq[0].nrows - at < chunk ? p.seq[0].nrows - at : chunk;
-        struct row_seq seq = {0, n, at, p.seq[0].pages};
+        struct row_seq seq = {0, n, at, p.seq[0].pages, 0};
         struct rows rows = {n, 1, &seq, p.pos + at};
         struct tensor q = tensor_rows(&p.q, at, n), out = tensor_rows(&p.out, at, n);
         struct tensor l = tensor_rows(&p.lse, at, n);
@@ -352,12 +400,12 @@ static void check_chunks(struct device *d, const struct shape *s, int from, int 
 static void test_chunks(void **state)
 {
     static const struct shape shapes[] = {
-        {3, 1, 64, 0, 0.0f, {200}, 0},
-        {3, 1, 64, 70, 30.0f, {200}, 1},
-        {2, 1, 80, 33, 0.0f, {150}, 0},
+        {3, 1, 64, 0, 0.0f, {200}, 0, 0},
+        {3, 1, 64, 70, 30.0f, {200}, 1, 0},
+        {2, 1, 80, 33, 0.0f, {150}, 0, 0},
     };
-    static const struct shape longer = {3, 1, 64, 0, 0.0f, {3300}, 0};
-    static const struct shape sliding = {3, 1, 64, 1500, 0.0f, {3300}, 0};
+    static const struct shape longer = {3, 1, 64, 0, 0.0f, {3300}, 0, 0};
+    static const struct shape sliding = {3, 1, 64, 1500, 0.0f, {3300}, 0, 0};
     (void)state;
     for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
         for (int threads = i ? 1 : 2; threads <= (i ? 3 : 2); threads++) {
@@ -386,7 +434,7 @@ static void test_chunks(void **state)
 /* A window that covers everything is no window, whatever else is beside. */
 static void test_wide_window(void **state)
 {
-    struct shape s = {3, 1, 64, 0, 0.0f, {150}, 0};
+    struct shape s = {3, 1, 64, 0, 0.0f, {150}, 0, 0};
     struct device *d = open_device("cpu", "auto", 2, 0);
     struct problem a, b;
     (void)state;
@@ -526,10 +574,10 @@ static void check_accuracy(int f32, const struct shape *s, double bound)
 static void test_accuracy(void **state)
 {
     static const struct shape shapes[] = {
-        {3, 1, 64, 0, 0.0f, {150}, 0},
-        {2, 1, 80, 40, 0.0f, {150}, 0},
-        {2, 2, 32, 0, 3.0f, {150}, 0},
-        {4, 2, 32, 100, 5.0f, {280}, 0},
+        {3, 1, 64, 0, 0.0f, {150}, 0, 0},
+        {2, 1, 80, 40, 0.0f, {150}, 0, 0},
+        {2, 2, 32, 0, 3.0f, {150}, 0, 0},
+        {4, 2, 32, 100, 5.0f, {280}, 0, 0},
     };
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -572,10 +620,10 @@ static void check_slope(struct problem *p, struct device *d, float *x, double wa
 static void test_differences(void **state)
 {
     static const struct shape shapes[] = {
-        {2, 1, 32, 0, 0.0f, {70}, 0},
-        {2, 1, 32, 9, 0.0f, {70}, 0},
-        {2, 1, 32, 0, 2.0f, {40}, 0},
-        {4, 2, 16, 20, 1.5f, {70}, 0},
+        {2, 1, 32, 0, 0.0f, {70}, 0, 0},
+        {2, 1, 32, 9, 0.0f, {70}, 0, 0},
+        {2, 1, 32, 0, 2.0f, {40}, 0, 0},
+        {4, 2, 16, 20, 1.5f, {70}, 0, 0},
     };
     struct device *d = open_device("ref", "auto", 2, 1);
     (void)state;
@@ -605,9 +653,10 @@ static void test_differences(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),   cmocka_unit_test(test_segments),
-        cmocka_unit_test(test_chunks),   cmocka_unit_test(test_wide_window),
-        cmocka_unit_test(test_accuracy), cmocka_unit_test(test_differences),
+        cmocka_unit_test(test_shapes),      cmocka_unit_test(test_bases),
+        cmocka_unit_test(test_segments),    cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_wide_window), cmocka_unit_test(test_accuracy),
+        cmocka_unit_test(test_differences),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -311,8 +311,8 @@ static void attention_open(struct attention *a, int heads, int kv, int dim, int 
     a->qnorm = (struct norm){&a->qn, 1e-2f, norm == 2};
     a->knorm = (struct norm){&a->kn, 1e-2f, norm == 2};
     a->norm = norm;
-    a->seq[0] = (struct row_seq){0, len0, 0, a->pages[0]};
-    a->seq[1] = (struct row_seq){len0, len1, 0, a->pages[1]};
+    a->seq[0] = (struct row_seq){0, len0, 0, a->pages[0], 0};
+    a->seq[1] = (struct row_seq){len0, len1, 0, a->pages[1], 0};
     a->rows = (struct rows){n, len1 ? 2 : 1, a->seq, a->pos};
     for (int s = 0; s < 2; s++) {
         for (int t = 0; t < a->seq[s].nrows; t++) {

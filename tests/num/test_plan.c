@@ -154,6 +154,7 @@ static void test_init(void **state)
     assert_int_equal(p.leaf_tokens, 256);
     assert_int_equal(p.quantum_log2, 45);
     assert_int_equal(p.f32, 1);
+    assert_int_equal(p.bundle_rows, 4096);
 }
 
 static void test_agree(void **state)
@@ -180,6 +181,14 @@ static void test_agree(void **state)
     assert_string_equal(c.want, "8");
     assert_int_equal(plan_agree(NULL, b, &c), 0);
     assert_int_equal(plan_agree(NULL, NULL, &c), 1);
+    json_decref(a);
+    a = plan_train_manifest(&p);
+    assert_int_equal(plan_agree(a, b, &c), 1); /* an engine knows nothing of bundles */
+    p.bundle_rows = 0;
+    json_decref(b);
+    b = plan_train_manifest(&p);
+    assert_int_equal(plan_agree(a, b, &c), 0);
+    assert_string_equal(c.key, "bundle_rows");
     json_decref(a);
     json_decref(b);
 }

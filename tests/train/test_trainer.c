@@ -1,6 +1,7 @@
 /* The trainer on small random models:
- *   - weights and moments after a step have the same bits for every packing, order of samples,
- *     number of threads and instruction set, and on the reference device (contract C4);
+ *   - weights and moments after a step have the same bits for every packing, order of samples (or
+ *     of groups of them with one prompt), number of threads and instruction set, and on the
+ *     reference device (contract C4);
  *   - a rollout log-prob that should be exact and is not is STATUS_NUMERIC, and nothing moves;
  *   - the gradient is the derivative of the objective, computed here from scored log-probs, by
  *     finite differences in an f32 plan: masks, shared rollouts, both reductions, KL, entropy. */
@@ -55,6 +56,20 @@ static void batch_fill(struct batch *b, int vocab, uint64_t seed)
     }
 }
 
+/* The same samples as three groups with one prompt each: over pages and leaves, of a whole page, of
+ * one token; the first has more tokens than a sample may have. */
+static void batch_group(struct batch *b)
+{
+    static const int prompt[N] = {250, 250, 250, 64, 64, 1, 1};
+    static const int response[N] = {100, 150, 1, 12, 90, 20, 0};
+    for (int i = 0; i < N; i++) {
+        int same = i > 0 && prompt[i] == prompt[i - 1];
+        b->s[i].prompt = prompt[i];
+        b->s[i].response = response[i];
+        memcpy(b->tokens[i], same ? b->tokens[i - 1] : b->tokens[i], 4 * (size_t)prompt[i]);
+    }
+}
+
 /* ---- a run: model, trainer, the state it ends in ---- */
 
 struct run {
@@ -75,11 +90,14 @@ static struct trainer_opts default_opts(void)
 }
 
 static int use = WEIGHTS_TRAIN;
+static int bundle_rows = PLAN_BUNDLE;
+static int grouped; /* check_way: batch_group, whose groups it puts in order number `rotate` */
 
 static void run_open(struct run *r, int spec, const char *device, const char *isa, int threads,
                      int f32, const struct trainer_opts *o)
 {
     tinymodel_open(&r->m, dirs[spec], device, isa, threads, 2, f32, use);
+    r->m.dev->plan.bundle_rows = bundle_rows;
     assert_ok(trainer_open(r->m.w, o, &r->t, &e), &e);
 }
 
@@ -174,8 +192,13 @@ static void check_way(struct want *want, int spec, const char *device, const cha
     size_t bytes;
     run_open(&r, spec, device, isa, threads, 0, o);
     batch_fill(&b, r.m.w->arch.vocab, 7);
+    if (grouped) {
+        batch_group(&b);
+    }
     for (int i = 0; i < N; i++) {
-        order[i] = b.s[(i + rotate) % N];
+        static const int groups[3][N] = {
+            {0, 1, 2, 3, 4, 5, 6}, {3, 4, 0, 1, 2, 5, 6}, {5, 6, 3, 4, 0, 1, 2}};
+        order[i] = b.s[grouped ? groups[rotate][i] : (i + rotate) % N];
     }
     if (swap) {
         struct train_sample x = order[0];
@@ -307,6 +330,102 @@ static void memory_changes_no_bit(void **state)
         mem_free(want.state);
     }
     use = WEIGHTS_TRAIN;
+}
+
+/* Samples that share a prompt: its rows are computed once, whoever else is in the micro-batch. */
+static void groups_change_no_bit(void **state)
+{
+    static const char *const isas[] = {"scalar", "avx2", "avx512", "amx"};
+    static const int tokens[] = {1, 300, 700, 2000};
+    static const int micro[] = {1, 4};
+    (void)state;
+    grouped = 1;
+    for (int spec = 0; spec < 3; spec++) {
+        struct trainer_opts o = default_opts();
+        struct want want = {0}, alone = {0};
+        o.entropy = 1;
+        o.loss.entropy = 1;
+        o.loss.entropy_coef = 0.01f;
+        check_way(&want, spec, "ref", "auto", 2, &o, 0, 0);
+        for (int i = 0; i < 4; i++) {
+            o.max_tokens = tokens[i];
+            o.max_bundle = i == 2 ? 600 : 0;
+            o.recompute = i == 1 ? FORWARD_FULL : FORWARD_KEEP_ALL;
+            if (device_has_isa(isas[i])) {
+                check_way(&want, spec, "cpu", isas[i], 1 + i % 2, &o, i % 3, 0);
+            }
+        }
+        for (int i = 0; i < 2; i++) {
+            o.micro_batch = micro[i];
+            check_way(&want, spec, "cpu", "auto", 2 + i, &o, 2 - i, 0);
+        }
+        /* each by itself: the same log-probs, other roundings in the gradient */
+        bundle_rows = 0;
+        check_way(&alone, spec, "cpu", "auto", 2, &o, 0, 0);
+        assert_memory_equal(alone.metrics[0], want.metrics[0],
+                            LOSS_NMETRICS * sizeof alone.metrics[0][0]);
+        assert_int_not_equal(memcmp(alone.state, want.state, alone.bytes), 0);
+        bundle_rows = PLAN_BUNDLE;
+        mem_free(want.state);
+        mem_free(alone.state);
+    }
+    grouped = 0;
+}
+
+/* The gradient of one step, its scores, and the rows that it computed. */
+static float *gradient(const char *device, int f32, const struct trainer_opts *o, float *logp,
+                       int64_t *computed)
+{
+    static struct batch b;
+    struct optim_hyper h = {0.0, 0.0, 0.5, 1e-8, 0.0, 0.0}; /* no move; exp_avg is the gradient */
+    struct trainer_report rep;
+    struct run r;
+    float *g, *p;
+    run_open(&r, 0, device, "auto", 2, f32, o);
+    batch_fill(&b, r.m.w->arch.vocab, 41);
+    batch_group(&b);
+    assert_ok(trainer_step(r.t, b.s, b.n, &h, &rep, &e), &e);
+    memcpy(logp, b.logp, sizeof b.logp);
+    g = p = mem_alloc(4 * (size_t)weights_count(r.m.w));
+    for (int i = 0; i < r.m.w->nparams; i++) {
+        device_download_f32(&trainer_optim(r.t)->m[i], p);
+        p += (size_t)r.m.w->params[i].rows * (size_t)r.m.w->params[i].cols;
+    }
+    *computed = rep.computed;
+    run_close(&r);
+    return g;
+}
+
+/* Shared prompts change the gradient by nothing but roundings, and rows are saved. */
+static void groups_are_samples(void **state)
+{
+    static float logp[N][LEN], logp2[N][LEN];
+    (void)state;
+    for (int f32 = 0; f32 < 2; f32++) {
+        struct trainer_opts o = default_opts();
+        double diff = 0.0, norm = 0.0, bound = f32 ? 1e-5 : 0.02;
+        int64_t rows, rows2, n;
+        float *a = gradient(f32 ? "ref" : "cpu", f32, &o, logp[0], &rows), *b;
+        struct run r;
+        bundle_rows = 0;
+        b = gradient(f32 ? "ref" : "cpu", f32, &o, logp2[0], &rows2);
+        assert_int_equal(rows, 250 + 99 + 149 + 0 + 64 + 11 + 89 + 1 + 19);
+        assert_int_equal(rows2, rows + 2 * 250 + 64 + 1);
+        assert_memory_equal(logp, logp2, sizeof logp);
+        run_open(&r, 0, "cpu", "auto", 1, 0, &o);
+        n = weights_count(r.m.w);
+        run_close(&r);
+        for (int64_t i = 0; i < n; i++) {
+            diff += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+            norm += (double)b[i] * b[i];
+        }
+        if (!(diff > 0.0 && norm > 1e-4 && sqrt(diff) < bound * sqrt(norm))) {
+            fail_msg("f32 %d: gradients differ by %g of %g", f32, sqrt(diff), sqrt(norm));
+        }
+        bundle_rows = PLAN_BUNDLE;
+        mem_free(a);
+        mem_free(b);
+    }
 }
 
 /* What planning says is what opening takes. */
@@ -617,6 +736,10 @@ static void check_derivative(int spec, const struct trainer_opts *o, int masked,
         b.s[i].mask = masked ? b.mask[i] : NULL;
         b.s[i].rollout = shared ? i / 2 : i;
         b.s[i].ref = b.ref[i];
+        if (shared) { /* one prompt for all */
+            b.s[i].prompt = 20;
+            memcpy(b.tokens[i], b.tokens[0], 4 * 20);
+        }
     }
     assert_ok(trainer_score(r.t, b.s, b.n, &e), &e);
     for (int i = 0; i < b.n; i++) {
@@ -790,6 +913,8 @@ int main(void)
         cmocka_unit_test(corrections_change_no_bit),
         cmocka_unit_test(machine_changes_no_bit),
         cmocka_unit_test(memory_changes_no_bit),
+        cmocka_unit_test(groups_change_no_bit),
+        cmocka_unit_test(groups_are_samples),
         cmocka_unit_test(planned_bytes),
         cmocka_unit_test(wrong_log_prob),
         cmocka_unit_test(bad_samples),

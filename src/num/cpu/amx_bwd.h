@@ -223,13 +223,13 @@ static inline size_t amx_bwd_pairs(int what, int block)
     return (size_t)(what * AMX_BWD_CHUNK + block) * (2 * AMX_TILE);
 }
 
-/* Where the sums of keys from key0 on belong: rows ld apart, dk first and dv to_dv after it. */
-static inline float *amx_bwd_rows_of(const struct amx_bwd *b, int key0, size_t *ld, size_t *to_dv)
+/* Where the sums of a key belong: dk first, and dv *to_dv after it. */
+static inline float *amx_bwd_row_of(const struct amx_bwd *b, int key, size_t *to_dv)
 {
-    *ld = b->parts ? 2 * AMX_DIM : (size_t)b->a->lddkv;
     *to_dv = (size_t)(b->parts ? 1 : b->a->f.s.n_kv_heads) * AMX_DIM;
-    return b->parts ? b->parts + (size_t)(key0 - b->base) * *ld
-                    : b->a->dkv + (size_t)(b->sq->row0 + key0) * *ld + b->kvh * AMX_DIM;
+    return b->parts ? b->parts + (size_t)(key - b->base) * (2 * AMX_DIM)
+                    : b->a->dkv + b->kvh * AMX_DIM +
+                          kern_key_row(b->a->f.rows, b->sq, key) * (size_t)b->a->lddkv;
 }
 
 /* Finished sums of 32 keys to their rows. */
@@ -237,20 +237,24 @@ static void amx_bwd_commit(const struct amx_bwd *b, int key0)
 {
     const struct kern_leaf *w = b->w;
     int nk = w->q0 + w->nq - key0;
-    size_t ld, to_dv;
-    float *y = amx_bwd_rows_of(b, key0, &ld, &to_dv);
+    size_t to_dv = 0;
+    float *y[32];
 
+    for (int key = 0; key < 32 && key < nk; key++) {
+        y[key] = amx_bwd_row_of(b, key0 + key, &to_dv);
+    }
     for (int i = 0; i < 16; i++) { /* 16 dimensions of 16 keys */
         int what = i / 8, t = i / 4 % 2, c = i % 4;
         const float *x = b->sums + (what * 2 + c / 2) * (2 * AMX_TILE) + c % 2 * AMX_TILE + t * 256;
-        float v[16][16], *out = y + (what ? 0 : to_dv) + c * 16;
+        size_t at = (what ? 0 : to_dv) + (size_t)c * 16;
+        float v[16][16];
         kern_turn(x, 64, v, sizeof v[0]);
         for (int r = 0; r < 16; r++) {
             int key = amx_bwd_key(t, r);
             if (key < nk && b->parts) {
-                vf_store(out + (size_t)key * ld, vf_load(v[r]));
+                vf_store(y[key] + at, vf_load(v[r]));
             } else if (key < nk) {
-                kern_join_leaf(out + (size_t)key * ld, v[r], 16, key0 + key < w->q0);
+                kern_join_leaf(y[key] + at, v[r], 16, key0 + key < w->q0);
             }
         }
     }

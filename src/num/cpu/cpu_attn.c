@@ -46,6 +46,36 @@ static void cpu_rope_task(void *arg, int task, int worker)
     }
 }
 
+/* The base's tokens of the page that it fills in part, into the page of a sequence's own. */
+static void cpu_base_task(void *arg, int task, int worker)
+{
+    const struct cpu_rope *t = arg;
+    const struct kv_store *kv = t->a.kv;
+    const struct row_seq *sq = &t->rows->seq[task], *base;
+    int d = kv->head_dim, at = sq->pos0 / PLAN_KV_BLOCK, n = sq->pos0 % PLAN_KV_BLOCK;
+
+    (void)worker;
+    if (!sq->base || !n) {
+        return;
+    }
+    base = &t->rows->seq[sq->base - 1];
+    ASSERT(base->pos0 == 0 && base->nrows == sq->pos0);
+    for (int h = 0; h < kv->n_kv_heads; h++) {
+        const uint16_t *from =
+            (const uint16_t *)kv->data + kv_key_offset(kv, base->pages[at], t->a.layer, h);
+        uint16_t *to = (uint16_t *)kv->data + kv_key_offset(kv, sq->pages[at], t->a.layer, h);
+        for (int c = 0; c < d; c += 2) {
+            memcpy(to + kv_key_index(c, 0), from + kv_key_index(c, 0), (size_t)n * 4);
+        }
+        from += PLAN_KV_BLOCK * (size_t)d;
+        to += PLAN_KV_BLOCK * (size_t)d;
+        memcpy(to, from, (size_t)(n / 2) * (size_t)d * 4);
+        for (int c = 0; n % 2 && c < d; c++) {
+            to[kv_value_index(c, n - 1, d)] = from[kv_value_index(c, n - 1, d)];
+        }
+    }
+}
+
 void cpu_rope_kv(struct device *d, const struct tensor *qkv, const struct norm *q_norm,
                  const struct norm *k_norm, const struct tensor *cos, const struct tensor *sin,
                  const struct attn_shape *s, const struct rows *rows, struct kv_store *kv,
@@ -58,6 +88,12 @@ void cpu_rope_kv(struct device *d, const struct tensor *qkv, const struct norm *
                          cpu_row_seq(d, rows)};
     ASSERT(cos->ld == sin->ld && s->head_dim <= KERN_MAX_HEAD);
     pool_run(d->pool, cpu_rope_task, &t, ceil_div(rows->n, 16));
+    for (int i = 0; i < rows->nseq; i++) {
+        if (rows->seq[i].base) {
+            pool_run(d->pool, cpu_base_task, &t, rows->nseq);
+            break;
+        }
+    }
 }
 
 struct cpu_rope_bwd {
@@ -158,6 +194,16 @@ struct cpu_piece {
     size_t parts;   /* where its unfinished segments lie */
 };
 
+/* A sequence and those that go on from it: sequences [first, end). */
+struct cpu_bundle {
+    int first, end;
+};
+
+/* A leaf of queries, and of keys. */
+struct cpu_unit {
+    int seq, leaf;
+};
+
 struct cpu_attn {
     struct kern_attn_bwd a;
     const struct cpu *c;
@@ -167,9 +213,10 @@ struct cpu_attn {
     const int32_t *item_seg;
     float *parts;
     /* backward */
-    const int32_t *whole; /* sequences that one task takes per kv head */
-    int seq, l0, l1;      /* else a wave: leaves [l0, l1) of one sequence */
-    size_t stride;        /* floats of one leaf's parts */
+    const struct cpu_bundle *whole; /* those that one task takes per kv head */
+    struct cpu_unit *unit;          /* else all leaves of one bundle, in the order of joining */
+    int units, u0, u1;              /* a wave: leaves [u0, u1) of them */
+    size_t stride;                  /* floats of one leaf's parts */
 };
 
 static void cpu_attn_args(struct device *d, struct cpu_attn *t, const struct tensor *q,
@@ -277,50 +324,105 @@ void cpu_attn_fwd(struct device *d, const struct tensor *q, const struct kv_stor
     pool_run(d->pool, cpu_attn_join_task, &t, n * t.nkv);
 }
 
+static int cpu_leaves(const struct row_seq *sq)
+{
+    return ceil_div(sq->nrows, PLAN_LEAF);
+}
+
 static void cpu_attn_bwd_task(void *arg, int task, int worker)
 {
     const struct cpu_attn *t = arg;
-    int seq = t->whole[task / t->nkv];
-    t->c->k.attn_bwd(&t->a, seq, task % t->nkv, 0, ceil_div(t->a.f.rows->seq[seq].nrows, PLAN_LEAF),
-                     NULL, t->c->worker[worker].p);
+    const struct cpu_bundle *b = &t->whole[task / t->nkv];
+    for (int i = b->first; i < b->end; i++) {
+        t->c->k.attn_bwd(&t->a, i, task % t->nkv, 0, cpu_leaves(&t->a.f.rows->seq[i]), NULL,
+                         t->c->worker[worker].p);
+    }
+}
+
+/* Where leaf u of the wave keeps its parts. */
+static float *cpu_unit_parts(const struct cpu_attn *t, int u, int kvh)
+{
+    return t->parts + (size_t)(kvh * (t->u1 - t->u0) + u - t->u0) * t->stride;
 }
 
 static void cpu_attn_leaf_task(void *arg, int task, int worker)
 {
     const struct cpu_attn *t = arg;
-    int n = t->l1 - t->l0, kvh = task / n, l = t->l1 - 1 - task % n; /* the longest first */
-    t->c->k.attn_bwd(&t->a, t->seq, kvh, l, l + 1,
-                     t->parts + (size_t)(kvh * n + l - t->l0) * t->stride, t->c->worker[worker].p);
+    int n = t->u1 - t->u0, kvh = task / n, u = t->u1 - 1 - task % n; /* the longest first */
+    const struct cpu_unit *x = &t->unit[u];
+    t->c->k.attn_bwd(&t->a, x->seq, kvh, x->leaf, x->leaf + 1, cpu_unit_parts(t, u, kvh),
+                     t->c->worker[worker].p);
 }
 
+/* The keys of one unit: what the leaves of the wave have of them, one after the other. */
 static void cpu_attn_leaf_join(void *arg, int task, int worker)
 {
     const struct cpu_attn *t = arg;
-    int kvh = task % t->nkv, j0 = task / t->nkv * PLAN_LEAF;
-    int end = t->l1 * PLAN_LEAF, len = t->a.f.rows->seq[t->seq].nrows;
-    int j1 = j0 + PLAN_LEAF;
+    const struct cpu_unit *to = &t->unit[task / t->nkv];
+    const struct row_seq *sq = &t->a.f.rows->seq[to->seq];
+    int kvh = task % t->nkv, j0 = sq->pos0 + to->leaf * PLAN_LEAF, j1 = j0 + PLAN_LEAF;
+    int end = sq->pos0 + sq->nrows;
+
     (void)worker;
-    end = end < len ? end : len;
-    t->c->k.attn_bwd_join(&t->a, t->seq, kvh, j0, j1 < end ? j1 : end, t->l0, t->l1,
-                          t->parts + (size_t)(kvh * (t->l1 - t->l0)) * t->stride, t->stride);
+    j1 = j1 < end ? j1 : end;
+    for (int u = t->u0; u < t->u1; u++) {
+        const struct cpu_unit *x = &t->unit[u];
+        if (x->seq == to->seq || !sq->base) {
+            t->c->k.attn_bwd_join(&t->a, x->seq, kvh, x->leaf, j0, j1, cpu_unit_parts(t, u, kvh));
+        }
+    }
 }
 
-/* One long sequence: a few leaves at a time, each to memory of its own, joined in order. */
-static void cpu_attn_bwd_waves(struct device *d, struct cpu_attn *t, int seq)
-{
-    int len = t->a.f.rows->seq[seq].nrows, leaves = ceil_div(len, PLAN_LEAF);
-    int wave = ceil_div(2 * pool_size(d->pool), t->nkv), window = t->a.f.s.window;
-    int keys = window > 0 && window < len ? window + PLAN_LEAF + PLAN_KV_BLOCK : len;
+#define CPU_ATTN_PARTS ((size_t)1 << 20) /* floats that the parts of a wave may take at least */
 
-    keys = keys < len ? keys : len;
-    t->seq = seq;
-    t->stride = (size_t)keys * (size_t)(2 * t->a.f.s.head_dim);
-    t->parts = cpu_grow(&cpu_of(d)->shared, sizeof(float) * (size_t)(wave * t->nkv) * t->stride);
-    for (t->l0 = 0; t->l0 < leaves; t->l0 = t->l1) {
-        t->l1 = t->l0 + wave < leaves ? t->l0 + wave : leaves;
-        pool_run(d->pool, cpu_attn_leaf_task, t, (t->l1 - t->l0) * t->nkv);
-        pool_run(d->pool, cpu_attn_leaf_join, t, t->l1 * t->nkv);
+/* One large bundle: a few leaves at a time, each to memory of its own, joined in order. */
+static void cpu_attn_bwd_waves(struct device *d, struct cpu_attn *t, const struct cpu_bundle *b)
+{
+    int wave = ceil_div(2 * pool_size(d->pool), t->nkv), keys = 0, many;
+
+    t->units = 0;
+    for (int i = b->first; i < b->end; i++) {
+        const struct row_seq *sq = &t->a.f.rows->seq[i];
+        for (int l = 0; l < cpu_leaves(sq); l++) {
+            int j0, n = kern_leaf_keys(&t->a.f.s, sq, l, &j0) - j0;
+            t->unit[t->units++] = (struct cpu_unit){i, l};
+            keys = n > keys ? n : keys;
+        }
     }
+    t->stride = (size_t)keys * (size_t)(2 * t->a.f.s.head_dim);
+    many = (int)(CPU_ATTN_PARTS / (t->stride * (size_t)t->nkv));
+    wave = many > wave ? many : wave;
+    wave = wave < t->units ? wave : t->units;
+    t->parts = cpu_grow(&cpu_of(d)->shared, sizeof(float) * (size_t)(wave * t->nkv) * t->stride);
+    for (t->u0 = 0; t->u0 < t->units; t->u0 = t->u1) {
+        t->u1 = t->u0 + wave < t->units ? t->u0 + wave : t->units;
+        pool_run(d->pool, cpu_attn_leaf_task, t, (t->u1 - t->u0) * t->nkv);
+        pool_run(d->pool, cpu_attn_leaf_join, t, t->u1 * t->nkv);
+    }
+}
+
+/* Twice the pairs of queries and keys of a bundle; *leaves: its leaves. */
+static double cpu_attn_cost(const struct rows *rows, const struct cpu_bundle *b, int *leaves)
+{
+    double cost = 0.0;
+    *leaves = 0;
+    for (int i = b->first; i < b->end; i++) {
+        const struct row_seq *sq = &rows->seq[i];
+        cost += (double)sq->nrows * (2.0 * sq->pos0 + sq->nrows);
+        *leaves += cpu_leaves(sq);
+    }
+    return cost;
+}
+
+static struct cpu_bundle cpu_bundle_at(const struct rows *rows, int first)
+{
+    struct cpu_bundle b = {first, first + 1};
+    ASSERT(rows->seq[first].pos0 == 0);
+    while (b.end < rows->nseq && rows->seq[b.end].base) {
+        ASSERT(rows->seq[b.end].base == first + 1);
+        b.end++;
+    }
+    return b;
 }
 
 void cpu_attn_bwd(struct device *d, const struct tensor *dout, const struct tensor *q,
@@ -329,26 +431,30 @@ void cpu_attn_bwd(struct device *d, const struct tensor *dout, const struct tens
                   struct tensor *dkv)
 {
     struct cpu_attn t;
-    int threads = pool_size(d->pool), n = 0;
-    int32_t *whole = cpu_grow(&cpu_of(d)->index, sizeof(int32_t) * (size_t)rows->nseq);
+    int threads = pool_size(d->pool), n = 0, leaves;
+    size_t nseq = (size_t)rows->nseq, units = nseq + (size_t)(rows->n / PLAN_LEAF);
+    struct cpu_bundle *whole, b;
     double total = 0.0;
 
     cpu_attn_args(d, &t, q, kv, layer, s, rows, out, lse);
+    whole = cpu_grow(&cpu_of(d)->index, sizeof *whole * nseq + sizeof *t.unit * units);
+    t.unit = (struct cpu_unit *)(whole + nseq);
     t.a.dout = dout->data;
     t.a.lddo = dout->ld;
     t.a.dq = dq->data;
     t.a.lddq = dq->ld;
     t.a.dkv = dkv->data;
     t.a.lddkv = dkv->ld;
-    for (int i = 0; i < rows->nseq; i++) {
-        total += (double)rows->seq[i].nrows * rows->seq[i].nrows * t.nkv;
+    for (int i = 0; i < rows->nseq; i = b.end) {
+        b = cpu_bundle_at(rows, i);
+        total += cpu_attn_cost(rows, &b, &leaves) * t.nkv;
     }
-    for (int i = 0; i < rows->nseq; i++) {
-        double cost = (double)rows->seq[i].nrows * rows->seq[i].nrows;
-        if (threads > 1 && rows->seq[i].nrows > PLAN_LEAF && cost > total / (4 * threads)) {
-            cpu_attn_bwd_waves(d, &t, i);
+    for (int i = 0; i < rows->nseq; i = b.end) {
+        b = cpu_bundle_at(rows, i);
+        if (cpu_attn_cost(rows, &b, &leaves) > total / (4 * threads) && threads > 1 && leaves > 1) {
+            cpu_attn_bwd_waves(d, &t, &b);
         } else {
-            whole[n++] = i;
+            whole[n++] = b;
         }
     }
     t.whole = whole;

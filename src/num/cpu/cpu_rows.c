@@ -156,15 +156,61 @@ void cpu_embed(struct device *d, const struct tensor *table, const int32_t *ids,
     cpu_each_row(d, (int)y->rows, 64, scale == 1.0f ? cpu_gather_row : cpu_embed_row, &t);
 }
 
+struct cpu_scatter {
+    const struct tensor *x, *y;
+    const int32_t *first; /* (rows of y) the first row of x that goes there, or -1 */
+    const int32_t *next;  /* (rows of x) the next one with the same row of y, or -1 */
+};
+
+static void cpu_scatter_sum(const struct cpu_scatter *t, int r)
+{
+    for (int c = 0; c < (int)t->x->cols; c++) {
+        float sum = 0.0f;
+        for (int i = t->first[r]; i >= 0; i = t->next[i]) {
+            float v =
+                t->x->dtype == DTYPE_F32 ? ROW32(t->x, i)[c] : dtype_from_bf16(ROW16(t->x, i)[c]);
+            sum = i == t->first[r] ? v : sum + v;
+        }
+        if (t->y->dtype == DTYPE_F32) {
+            ROW32(t->y, r)[c] = sum;
+        } else {
+            ROW16(t->y, r)[c] = dtype_to_bf16(sum);
+        }
+    }
+}
+
+static void cpu_scatter_row(const void *arg, int r)
+{
+    const struct cpu_scatter *t = arg;
+    size_t sz = dtype_size(t->y->dtype);
+    char *out = (char *)t->y->data + (size_t)r * (size_t)t->y->ld * sz;
+    int i = t->first[r];
+
+    if (i < 0) {
+        memset(out, 0, (size_t)t->y->ld * sz);
+    } else if (t->next[i] < 0) {
+        memcpy(out, (const char *)t->x->data + (size_t)i * (size_t)t->x->ld * sz,
+               (size_t)t->x->cols * sz);
+    } else {
+        cpu_scatter_sum(t, r);
+    }
+}
+
 void cpu_scatter(struct device *d, const struct tensor *x, const int32_t *row, struct tensor *y)
 {
-    size_t sz = dtype_size(y->dtype);
-    (void)d;
-    memset(y->data, 0, (size_t)y->rows * (size_t)y->ld * sz);
-    for (int i = 0; i < (int)x->rows; i++) {
-        memcpy((char *)y->data + (size_t)row[i] * (size_t)y->ld * sz,
-               (const char *)x->data + (size_t)i * (size_t)x->ld * sz, (size_t)x->cols * sz);
+    int32_t *first =
+        cpu_grow(&cpu_of(d)->index, sizeof(int32_t) * ((size_t)y->rows + (size_t)x->rows));
+    int32_t *next = first + y->rows;
+    struct cpu_scatter t = {x, y, first, next};
+
+    for (int64_t r = 0; r < y->rows; r++) {
+        first[r] = -1;
     }
+    for (int64_t i = x->rows - 1; i >= 0; i--) {
+        next[i] = first[row[i]];
+        first[row[i]] = (int32_t)i;
+    }
+    cpu_each_row(d, (int)y->rows, 64, cpu_scatter_row, &t);
 }
 
 static void cpu_embed_bwd_cols(void *arg, int task, int worker)

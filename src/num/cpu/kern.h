@@ -154,15 +154,14 @@ struct kern {
     /* parts[i]: segment i of [0, n), each joined to those before it. */
     void (*attn_join)(const struct kern_attn *a, int seq, int kvh, int r0, int r1, int n,
                       const float *parts);
-    /* Query leaves [l0, l1) of a whole sequence, every query head of a kv head: dq, and with parts
-     * NULL their share of dk and dv joined to dkv, else that of the one leaf to parts (keys from
-     * kern_attn_first on, rows of 2 d). */
+    /* Query leaves [l0, l1) of a sequence, every query head of a kv head: dq, and with parts NULL
+     * their share of dk and dv joined to dkv, else that of the one leaf to parts (keys from the
+     * page of kern_attn_first on, rows of 2 d). */
     void (*attn_bwd)(const struct kern_attn_bwd *a, int seq, int kvh, int l0, int l1, float *parts,
                      void *scratch);
-    /* dkv of keys [j0, j1) from the parts of leaves [l0, l1), each `stride` floats after the other;
-     * leaf 0 starts from zero. */
-    void (*attn_bwd_join)(const struct kern_attn_bwd *a, int seq, int kvh, int j0, int j1, int l0,
-                          int l1, const float *parts, size_t stride);
+    /* Joins the parts of query leaf l to dkv of those keys in [j0, j1) that it has. */
+    void (*attn_bwd_join)(const struct kern_attn_bwd *a, int seq, int kvh, int l, int j0, int j1,
+                          const float *parts);
     void (*glu)(const uint16_t *gu, enum act act, int inter, uint16_t *y);
     void (*glu_bwd)(const uint16_t *dy, const uint16_t *gu, enum act act, int inter, uint16_t *dgu);
     void (*scale_row)(const uint16_t *x, int n, float scale, uint16_t *y);
@@ -195,6 +194,21 @@ static inline size_t kern_attn_scratch(int head_dim, int group)
 static inline int kern_attn_first(const struct attn_shape *s, int p)
 {
     return s->window > 0 && p >= s->window ? p - s->window + 1 : 0;
+}
+
+/* The keys of query leaf l of a sequence: [*j0, return), from a page's first on. */
+static inline int kern_leaf_keys(const struct attn_shape *s, const struct row_seq *sq, int l,
+                                 int *j0)
+{
+    int q0 = sq->pos0 + l * PLAN_LEAF, end = (l + 1) * PLAN_LEAF;
+    *j0 = kern_attn_first(s, q0) / PLAN_KV_BLOCK * PLAN_KV_BLOCK;
+    return sq->pos0 + (end < sq->nrows ? end : sq->nrows);
+}
+
+/* The row of a sequence's key j, which may be the base's. */
+static inline size_t kern_key_row(const struct rows *rows, const struct row_seq *sq, int j)
+{
+    return (size_t)(j < sq->pos0 ? rows->seq[sq->base - 1].row0 + j : sq->row0 + j - sq->pos0);
 }
 
 extern const struct kern scalar_kern, avx2_kern, avx512_kern;

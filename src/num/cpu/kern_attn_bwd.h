@@ -10,7 +10,8 @@
 
 struct kern_leaf {
     int d, dp, group;
-    int q0, nq, nqp; /* first query, queries, the same to the next multiple of 32 */
+    int row;         /* of the first query */
+    int q0, nq, nqp; /* its position, queries, the same to the next multiple of 32 */
     int k0, nk;      /* first key of those in hand, keys */
     int q_finite, k_finite;
     /* per head of the group */
@@ -125,12 +126,13 @@ static void kern_leaf_load(const struct kern_attn_bwd *a, const struct row_seq *
 {
     int d = w->d, dp = w->dp;
 
-    w->q0 = l * PLAN_LEAF;
-    w->nq = sq->nrows - w->q0 < PLAN_LEAF ? sq->nrows - w->q0 : PLAN_LEAF;
+    w->row = sq->row0 + l * PLAN_LEAF;
+    w->q0 = sq->pos0 + l * PLAN_LEAF;
+    w->nq = sq->nrows - l * PLAN_LEAF < PLAN_LEAF ? sq->nrows - l * PLAN_LEAF : PLAN_LEAF;
     w->nqp = (w->nq + 31) / 32 * 32;
     w->q_finite = 1;
     for (int i = 0; i < w->nq; i++) { /* a row's heads lie together in memory */
-        size_t row = (size_t)(sq->row0 + w->q0 + i);
+        size_t row = (size_t)(w->row + i);
         for (int g = 0; g < w->group; g++) {
             size_t at = (size_t)g * PLAN_LEAF + (size_t)i, h = (size_t)(kvh * w->group + g);
             const uint16_t *q = a->f.q + row * (size_t)a->f.ldq + h * (size_t)d;
@@ -283,21 +285,29 @@ static inline void kern_join_leaf(float *y, const float *x, int d, int add)
     }
 }
 
-/* The leaf's (d, keys) sums to rows of keys: y is the row of the first key in hand. */
-static void kern_bwd_commit(const struct kern_leaf *w, const float *xt, float *y, size_t ldy,
-                            int plain)
+/* The leaf's (d, keys) sums of the keys in hand to their rows: those of dk (what 0) or dv (1). */
+static void kern_bwd_commit(const struct kern_attn_bwd *a, const struct row_seq *sq, int kvh,
+                            const struct kern_leaf *w, int base, float *parts, int what)
 {
+    const float *xt = what ? w->dvt : w->dkt;
+    size_t d = (size_t)w->d, col = (size_t)(what * a->f.s.n_kv_heads + kvh) * d;
+
     for (int j = 0; j < w->nk; j += 16) {
         int rows = w->nk - j < 16 ? w->nk - j : 16;
+        float *out[16];
+        for (int r = 0; r < rows; r++) {
+            int key = w->k0 + j + r;
+            out[r] = parts ? parts + ((size_t)(key - base) * 2 + (size_t)what) * d
+                           : a->dkv + kern_key_row(a->f.rows, sq, key) * (size_t)a->lddkv + col;
+        }
         for (int c = 0; c < w->d; c += 16) {
             float t[16][16];
             kern_turn(xt + (size_t)c * KERN_KEYS_LD + (size_t)j, KERN_KEYS_LD * 4, t, sizeof t[0]);
             for (int r = 0; r < rows; r++) {
-                float *out = y + (size_t)(j + r) * ldy + (size_t)c;
-                if (plain) {
-                    vf_store(out, vf_load(t[r]));
+                if (parts) {
+                    vf_store(out[r] + c, vf_load(t[r]));
                 } else {
-                    kern_join_leaf(out, t[r], 16, w->k0 + j + r < w->q0);
+                    kern_join_leaf(out[r] + c, t[r], 16, w->k0 + j + r < w->q0);
                 }
             }
         }
@@ -313,7 +323,7 @@ static int kern_bwd_tiles(const struct kern_attn_bwd *a, const struct row_seq *s
 static void kern_bwd_leaf(const struct kern_attn_bwd *a, const struct row_seq *sq, int kvh,
                           struct kern_leaf *w, float *parts)
 {
-    int d = w->d, nkv = a->f.s.n_kv_heads, q1 = w->q0 + w->nq;
+    int d = w->d, q1 = w->q0 + w->nq;
     int base = kern_attn_first(&a->f.s, w->q0) / PLAN_KV_BLOCK * PLAN_KV_BLOCK;
     const uint16_t *kv = a->f.kv->data;
 
@@ -346,15 +356,8 @@ static void kern_bwd_leaf(const struct kern_attn_bwd *a, const struct row_seq *s
             }
             kern_bwd_keys(a, w, g, qs, qe);
         }
-        if (parts) {
-            float *p = parts + (size_t)(w->k0 - base) * (size_t)(2 * d);
-            kern_bwd_commit(w, w->dkt, p, (size_t)(2 * d), 1);
-            kern_bwd_commit(w, w->dvt, p + d, (size_t)(2 * d), 1);
-        } else {
-            float *p = a->dkv + (size_t)(sq->row0 + w->k0) * (size_t)a->lddkv;
-            kern_bwd_commit(w, w->dkt, p + kvh * d, (size_t)a->lddkv, 0);
-            kern_bwd_commit(w, w->dvt, p + (nkv + kvh) * d, (size_t)a->lddkv, 0);
-        }
+        kern_bwd_commit(a, sq, kvh, w, base, parts, 0);
+        kern_bwd_commit(a, sq, kvh, w, base, parts, 1);
     }
 }
 
@@ -371,7 +374,7 @@ static void kern_attn_bwd_fn(const struct kern_attn_bwd *a, int seq, int kvh, in
         kern_leaf_load(a, sq, kvh, l, &w);
         kern_bwd_leaf(a, sq, kvh, &w, parts);
         for (int i = 0; i < w.nq * group; i++) {
-            int row = sq->row0 + w.q0 + i / group, g = i % group;
+            int row = w.row + i / group, g = i % group;
             float *dq = a->dq + (size_t)row * (size_t)a->lddq + (size_t)((kvh * group + g) * d);
             kern_join_leaf(dq, w.dq + ((size_t)g * PLAN_LEAF + (size_t)(i / group)) * (size_t)d, d,
                            0);
@@ -379,24 +382,20 @@ static void kern_attn_bwd_fn(const struct kern_attn_bwd *a, int seq, int kvh, in
     }
 }
 
-static void kern_attn_bwd_join(const struct kern_attn_bwd *a, int seq, int kvh, int j0, int j1,
-                               int l0, int l1, const float *parts, size_t stride)
+static void kern_attn_bwd_join(const struct kern_attn_bwd *a, int seq, int kvh, int l, int j0,
+                               int j1, const float *parts)
 {
     const struct row_seq *sq = &a->f.rows->seq[seq];
-    int d = a->f.s.head_dim, nkv = a->f.s.n_kv_heads;
+    int d = a->f.s.head_dim, nkv = a->f.s.n_kv_heads, base;
+    int end = kern_leaf_keys(&a->f.s, sq, l, &base);
 
-    for (int j = j0; j < j1; j++) {
-        float *dkv = a->dkv + (size_t)(sq->row0 + j) * (size_t)a->lddkv;
-        for (int l = l0 > j / PLAN_LEAF ? l0 : j / PLAN_LEAF; l < l1; l++) {
-            int base = kern_attn_first(&a->f.s, l * PLAN_LEAF) / PLAN_KV_BLOCK * PLAN_KV_BLOCK;
-            const float *p;
-            if (j < base) {
-                break;
-            }
-            p = parts + (size_t)(l - l0) * stride + (size_t)(j - base) * (size_t)(2 * d);
-            kern_join_leaf(dkv + kvh * d, p, d, l > j / PLAN_LEAF);
-            kern_join_leaf(dkv + (nkv + kvh) * d, p + d, d, l > j / PLAN_LEAF);
-        }
+    end = j1 < end ? j1 : end;
+    for (int j = j0 > base ? j0 : base; j < end; j++) {
+        float *dkv = a->dkv + kern_key_row(a->f.rows, sq, j) * (size_t)a->lddkv;
+        const float *p = parts + (size_t)(j - base) * (size_t)(2 * d);
+        int add = j < sq->pos0 + l * PLAN_LEAF;
+        kern_join_leaf(dkv + kvh * d, p, d, add);
+        kern_join_leaf(dkv + (nkv + kvh) * d, p + d, d, add);
     }
 }
 

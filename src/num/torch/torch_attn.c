@@ -98,6 +98,38 @@ static struct aten *heads_roped(struct torch *t, const struct tensor *qkv, const
     return turned(t, u, x, h, d, 0);
 }
 
+/* Tokens of bases that fill a page in part, into the pages of the sequences that go on from them.
+ */
+static void base_tails(struct torch *t, const struct rows *rows, const struct kv_store *kv,
+                       int layer)
+{
+    int64_t n = 0;
+    int32_t *slot;
+
+    for (int i = 0; i < rows->nseq; i++) {
+        n += rows->seq[i].base ? rows->seq[i].pos0 % PLAN_KV_BLOCK : 0;
+    }
+    if (!n) {
+        return;
+    }
+    slot = torch_scratch(t, 2 * n);
+    for (int i = 0, k = 0; i < rows->nseq; i++) {
+        const struct row_seq *sq = &rows->seq[i];
+        int pos = sq->pos0 / PLAN_KV_BLOCK * PLAN_KV_BLOCK;
+        for (; sq->base && pos < sq->pos0; pos++, k++) {
+            slot[k] = slot_of(&rows->seq[sq->base - 1], pos);
+            slot[n + k] = slot_of(sq, pos);
+        }
+    }
+    for (int which = 0; which < 2; which++) {
+        struct aten *all = kv_slots(t, kv, layer, which);
+        struct aten *x =
+            torch_op(t, "aten::index_select", "", "tit", all, (int64_t)0, torch_ints(t, slot, n));
+        torch_op(t, "aten::index_copy_", "", "titt", all, (int64_t)0, torch_ints(t, slot + n, n),
+                 x);
+    }
+}
+
 void torch_rope_kv(struct device *d, const struct tensor *qkv, const struct norm *q_norm,
                    const struct norm *k_norm, const struct tensor *cos, const struct tensor *sin,
                    const struct attn_shape *s, const struct rows *rows, struct kv_store *kv,
@@ -129,6 +161,7 @@ void torch_rope_kv(struct device *d, const struct tensor *qkv, const struct norm
     torch_op(t, "aten::index_copy_", "", "titt", kv_slots(t, kv, layer, 0), (int64_t)0, at, half);
     torch_op(t, "aten::index_copy_", "", "titt", kv_slots(t, kv, layer, 1), (int64_t)0, at,
              torch_block(t, qkv, 0, n, (nh + nkv) * hd, nkv * hd));
+    base_tails(t, rows, kv, layer);
     torch_release(t, 0);
 }
 
@@ -419,7 +452,7 @@ void torch_attn(struct device *d, const struct tensor *q, const struct kv_store 
 /* ---- attention's gradient ----------------------------------------------------------------------
  */
 
-/* Dense keys of a whole sequence and the gradients that pieces add to, (kv, all, d) f32. */
+/* Dense keys of a sequence from 0 on and the gradients that pieces add to, (kv, all, d) f32. */
 struct key_grads {
     struct aten *k, *v, *dk, *dv;
     int64_t all;
@@ -470,18 +503,33 @@ static void attn_bwd_piece(const struct work *w, const struct attn_grad *a, int6
     add_to(t, key_range(w, g->dv, g->all, from), bmm(t, transposed(t, p), dy));
 }
 
-static void attn_bwd_seq(struct torch *t, const struct attn_grad *a, const struct kv_store *kv,
-                         int layer, const struct attn_shape *s, const struct row_seq *sq,
-                         struct tensor *dkv)
+/* Gradients of n keys from `from` on to their rows: [dk | dv], added where `add`. */
+static void key_rows(const struct work *w, const struct key_grads *g, int64_t from, int64_t n,
+                     int64_t row, int add, const struct tensor *dkv)
 {
-    struct work all = work_of(t, s, 1, 1, sq->nrows);
-    struct key_grads g = {.all = sq->nrows};
-    int64_t size[] = {all.kv, sq->nrows, all.d}, step = piece_queries(t, s, 3 * (int64_t)sq->nrows);
-    int64_t strides[] = {all.d, dkv->ld, 1};
+    struct torch *t = w->t;
+    int64_t size[] = {w->kv, n, w->d}, strides[] = {w->d, dkv->ld, 1};
+    int64_t dense[] = {g->all * w->d, w->d, 1};
+
+    for (int which = 0; n && which < 2; which++) {
+        struct aten *x = torch_strided(t, which ? g->dv : g->dk, from * w->d, 3, size, dense);
+        struct aten *y = torch_part(t, dkv, row * dkv->ld + which * w->kv * w->d, 3, size, strides);
+        torch_put(t, y, add ? torch_add(t, y, x) : x);
+    }
+}
+
+static void attn_bwd_seq(struct torch *t, const struct attn_grad *a, const struct kv_store *kv,
+                         int layer, const struct attn_shape *s, const struct rows *rows,
+                         const struct row_seq *sq, struct tensor *dkv)
+{
+    int64_t keys = sq->pos0 + sq->nrows, step = piece_queries(t, s, 3 * keys);
+    struct work all = work_of(t, s, 1, 1, keys);
+    struct key_grads g = {.all = keys};
+    int64_t size[] = {all.kv, keys, all.d};
     struct aten *slots, *last;
     int mark;
 
-    indices(t, sq, 0, sq->nrows, 0, 1, &slots, &last);
+    indices(t, sq, 0, keys, 0, 1, &slots, &last);
     g.k = keys_at(&all, kv, layer, 0, slots);
     g.v = keys_at(&all, kv, layer, 1, slots);
     g.dk = torch_empty(t, t->f32, 3, size);
@@ -493,13 +541,15 @@ static void attn_bwd_seq(struct torch *t, const struct attn_grad *a, const struc
     mark = t->ntemp;
     for (int64_t i = 0; i < sq->nrows; i += step, torch_release(t, mark)) {
         int64_t m = step < sq->nrows - i ? step : sq->nrows - i;
-        int from = first_key(s, (int)i);
-        struct work w = work_of(t, s, 1, m, i + m - from);
-        indices(t, sq, from, 1, (int)i, m, &slots, &last);
+        int pos = sq->pos0 + (int)i, from = first_key(s, pos);
+        struct work w = work_of(t, s, 1, m, pos + m - from);
+        indices(t, sq, from, 1, pos, m, &slots, &last);
         attn_bwd_piece(&w, a, sq->row0 + i, from, last, &g);
     }
-    torch_put(t, torch_part(t, dkv, sq->row0 * dkv->ld, 3, size, strides), g.dk);
-    torch_put(t, torch_part(t, dkv, sq->row0 * dkv->ld + all.kv * all.d, 3, size, strides), g.dv);
+    key_rows(&all, &g, sq->pos0, sq->nrows, sq->row0, 0, dkv);
+    if (sq->base) {
+        key_rows(&all, &g, 0, sq->pos0, rows->seq[sq->base - 1].row0, 1, dkv);
+    }
     torch_release(t, 0);
 }
 
@@ -510,9 +560,9 @@ void torch_attn_bwd(struct device *d, const struct tensor *dout, const struct te
 {
     struct attn_grad a = {dout, q, out, lse, dq};
     for (int i = 0; i < rows->nseq; i++) {
-        ASSERT(rows->seq[i].pos0 == 0);
+        ASSERT(rows->seq[i].pos0 == 0 || rows->seq[i].base);
         if (rows->seq[i].nrows) {
-            attn_bwd_seq(torch_of(d), &a, kv, layer, s, &rows->seq[i], dkv);
+            attn_bwd_seq(torch_of(d), &a, kv, layer, s, rows, &rows->seq[i], dkv);
         }
     }
 }

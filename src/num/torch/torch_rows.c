@@ -147,10 +147,18 @@ void torch_gather(struct device *d, const struct tensor *x, const int32_t *row, 
 void torch_scatter(struct device *d, const struct tensor *x, const int32_t *row, struct tensor *y)
 {
     struct torch *t = torch_of(d);
+    int64_t all[] = {y->rows, y->cols}, size[] = {x->rows, x->cols}, spread[] = {1, 0};
+    struct aten *sum = torch_empty(t, t->f32, 2, all), *at;
+
     device_zero(y);
     if (x->rows) {
-        torch_op(t, "aten::index_copy_", "", "titt", torch_view(t, y), (int64_t)0,
-                 torch_ints(t, row, x->rows), torch_view(t, x));
+        if (!t->failed) {
+            t->f.aoti_torch_zero_(sum);
+        }
+        at = torch_strided(t, torch_ints(t, row, x->rows), 0, 2, size, spread);
+        torch_op(t, "aten::scatter_add_", "", "titt", sum, (int64_t)0, at,
+                 torch_f32(t, torch_view(t, x)));
+        torch_put(t, torch_view(t, y), sum);
     }
     torch_release(t, 0);
 }
