@@ -799,7 +799,7 @@ static int trainer_micro_idle(struct trainer *t, const struct trainer_batch *m,
     if (rc == STATUS_OK) {
         rc = trainer_loss(t, m, r, e);
     }
-    r->computed += t->rows;
+    r->computed += t->nreq ? t->rows : 0;
     r->forward_s += trainer_now() - t0;
     r->tokens += t->nreq;
     r->micro_batches++;
