@@ -16,7 +16,7 @@ static void train_batch_opts(struct train *t, int64_t samples)
 {
     const struct train_prompts *p = &t->train;
     struct trainer_opts *to = &t->trainer;
-    int64_t rows, scored, group, bundle;
+    int64_t rows, scored, group, bundle, all;
 
     to->max_len = t->rollout || t->o.loss_type == LOSS_SFT
                       ? (int)train_context(t, (int64_t)p->longest + p->response)
@@ -34,8 +34,9 @@ static void train_batch_opts(struct train *t, int64_t samples)
     bundle = bundle < t->o.numeric_bundle ? bundle : t->o.numeric_bundle;
     to->max_bundle = p->group > 1 ? (int)bundle : 0;
     samples = samples > group ? samples : group;
-    if (to->max_tokens > samples * to->max_len) {
-        to->max_tokens = (int)(samples * to->max_len);
+    all = (samples + group - 1) / group * (p->longest + group * p->response);
+    if (!to->micro_batch && to->max_tokens > all) {
+        to->max_tokens = (int)all;
     }
     rows = trainer_rows(to);
     scored = rows * group * p->response / (p->shortest + group * p->response) + 1;
