@@ -264,6 +264,7 @@ check "a full disk hurt a checkpoint" test "$BEFORE" = \
     "$(find "$WORK/keep" -path "$WORK/keep/run" -prune -o -type f -exec sha256sum {} + | sort)"
 nothing_left "a full disk"
 attack "another number of leaves" 2 "leaves" "${KEEP[@]}" --num-rollout 3 --numeric-leaves 4
+attack "other bundles" 2 "bundle_rows" "${KEEP[@]}" --num-rollout 3 --numeric-bundle 0
 cp -r "$WORK/keep" "$WORK/hurt"
 HURT=("${SCORED[@]}" --load "$WORK/hurt" --num-rollout 3)
 truncate -s 20000 "$WORK/hurt/iter_0000001/optim.safetensors"

@@ -2,6 +2,7 @@
 grad_parity.sh; family_parity.py uses it too). The last model is a large one and gets short sequences.
 
 Both sides compute in float32 from the same bf16 weights. J is the mean of all next-token log-probs.
+The small models are also compared on a bundle: samples of one prompt, which ours computes once.
 Logits must agree within 1e-4, each gradient tensor within 1e-3 of its norm. The last line is name=value
 pairs; the exit status is 1 when anything differs more.
 """
@@ -55,17 +56,20 @@ def vocab_of(model):
     return model.config.get_text_config().vocab_size
 
 
-def theirs(model, seqs):
+def theirs(model, seqs, bundle=False):
     """Logits of all positions, one sequence at a time so that no padding takes part; gradients stay in
-    the model."""
-    count = sum(len(s) - 1 for s in seqs)
+    the model. In a bundle all go on from the first, whose tokens count once."""
+    prompt = len(seqs[0]) if bundle else 0
+    count = sum(len(s) for s in seqs) - (1 if bundle else len(seqs))
+    texts = [seqs[0] + s for s in seqs[1:]] if bundle else seqs
     logits = []
-    for s in seqs:
+    for i, s in enumerate(texts):
         ids = torch.tensor([s])
         out = model(input_ids=ids).logits[0]
         logp = torch.log_softmax(out[:-1], dim=-1).gather(1, ids[0, 1:, None])
-        (logp.sum() / count).backward()
-        logits.append(out.detach())
+        known = prompt if i else 0  # rows that an earlier sample had
+        (logp[max(known - 1, 0):].sum() / count).backward()
+        logits.append(out.detach()[known:])
     return torch.cat(logits)
 
 
@@ -87,7 +91,7 @@ def compare(dump, work, folder, lengths, **more):
     start = time.monotonic()
     out = ours(dump, work, folder, seqs, **more)
     seconds = time.monotonic() - start
-    want = theirs(model, seqs)
+    want = theirs(model, seqs, more.get("bundle", False))
     # parts that text does not reach (vision) have no gradient, on either side; transformers writes a
     # text part's tensors under another name than the model has them
     params = {n.replace("model.language_model.", "language_model.model."): p
@@ -122,9 +126,11 @@ def main():
     logits, grads = 0.0, 0.0
     for folder in folders:
         # over a page's end (64) for the small ones
-        lengths = [12, 12] if folder == folders[-1] else [70, 2, 33]
-        r = compare(dump, work, folder, lengths)
-        logits, grads = max(logits, r.logits), max(grads, r.grads_rel)
+        small = folder != folders[-1]
+        runs = [compare(dump, work, folder, [70, 2, 33] if small else [12, 12])]
+        if small:
+            runs.append(compare(dump, work, folder, [70, 20, 1, 63], bundle=True))
+        logits, grads = max(logits, *(r.logits for r in runs)), max(grads, *(r.grads_rel for r in runs))
     print(f"grad_parity_models={len(folders)} logits_max_diff={logits:.3g} grad_max_rel={grads:.3g} "
           f"failures={len(failures)}")
     return bool(failures)

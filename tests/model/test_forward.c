@@ -738,11 +738,12 @@ struct dump {
     float *g, *logp;
 };
 
-/* Lays the sequences out as whole texts, one page list each. */
-static int dump_layout(struct dump *d, const json_t *list, struct err *e)
+/* Lays the sequences out as whole texts, one page list each; or as a bundle, where all go on from
+ * the first. */
+static int dump_layout(struct dump *d, const json_t *list, int bundle, struct err *e)
 {
     size_t nseq = json_array_size(list), rows = 0;
-    int page = 0;
+    int page = 0, at = 0;
 
     for (size_t i = 0; i < nseq; i++) {
         rows += json_array_size(json_array_get(list, i));
@@ -753,7 +754,7 @@ static int dump_layout(struct dump *d, const json_t *list, struct err *e)
     d->seq = mem_alloc(sizeof *d->seq * nseq);
     d->tok = mem_alloc(4 * rows);
     d->pos = mem_alloc(4 * rows);
-    d->pages = mem_alloc(4 * rows);
+    d->pages = mem_alloc(4 * nseq * (rows / PLAN_KV_BLOCK + 2));
     d->idx = mem_alloc(4 * rows);
     d->target = mem_alloc(4 * rows);
     d->all = mem_alloc(4 * rows);
@@ -761,23 +762,25 @@ static int dump_layout(struct dump *d, const json_t *list, struct err *e)
     d->logp = mem_alloc(4 * rows);
     for (size_t i = 0; i < nseq; i++) {
         const json_t *s = json_array_get(list, i);
-        int len = (int)json_array_size(s);
-        d->seq[d->nseq++] = (struct row_seq){d->n, len, 0, d->pages + page, 0};
+        int len = (int)json_array_size(s), on = bundle && i > 0, pos0 = on ? d->seq[0].nrows : 0;
+        d->seq[d->nseq++] = (struct row_seq){d->n, len, pos0, d->pages + at, on};
+        for (int k = 0; k < pos0 / PLAN_KV_BLOCK; k++) {
+            d->pages[at++] = d->pages[k];
+        }
         for (int k = 0; k < len; k++) {
             json_int_t t = json_integer_value(json_array_get(s, (size_t)k));
-            if (t < 0 || t >= d->w->arch.vocab || len > d->w->positions) {
+            if (t < 0 || t >= d->w->arch.vocab || pos0 + len > d->w->positions) {
                 return ERR(e, STATUS_INPUT, "sequence %zu, token %d is %lld", i, k, (long long)t);
             }
-            if (k % PLAN_KV_BLOCK == 0) {
-                d->pages[page] = page;
-                page++;
+            if (k == 0 || (pos0 + k) % PLAN_KV_BLOCK == 0) {
+                d->pages[at++] = page++;
             }
-            if (k) {
-                d->idx[d->nreq] = d->n - 1;
+            if (k || on) {
+                d->idx[d->nreq] = k ? d->n - 1 : pos0 - 1;
                 d->target[d->nreq++] = (int32_t)t;
             }
             d->all[d->n] = d->n;
-            d->pos[d->n] = k;
+            d->pos[d->n] = pos0 + k;
             d->tok[d->n++] = (int32_t)t;
         }
     }
@@ -891,7 +894,7 @@ static int dump_compute(struct dump *d, struct err *e)
 }
 
 /* tokens: {"sequences": [[id, ...], ...], "device": "ref" (float32, the default) or "cpu" (bf16),
- * "positions": longest context of the run} */
+ * "positions": longest context of the run, "bundle": true when the first is the others' prompt} */
 static int dump_main(const char *model, const char *tokens, const char *out)
 {
     struct dump d;
@@ -917,7 +920,7 @@ static int dump_main(const char *model, const char *tokens, const char *out)
         rc = weights_open(d.file, d.dev, 1, positions, &d.w, &e);
     }
     if (rc == STATUS_OK) {
-        rc = dump_layout(&d, list, &e);
+        rc = dump_layout(&d, list, json_is_true(json_object_get(root, "bundle")), &e);
     }
     if (rc == STATUS_OK) {
         rc = dump_compute(&d, &e);
