@@ -566,6 +566,71 @@ int weights_reload(struct weights *w, weights_read_fn *read, void *arg, struct e
     return rc;
 }
 
+int64_t weights_part_count(const struct param *p, int part)
+{
+    int rows = p->part[part].rows;
+    return p->kind != WEIGHTS_VECTOR ? (int64_t)rows * p->cols : rows < p->cols ? rows : p->cols;
+}
+
+/* One parameter's values through buf, changed and packed; `tensor` is its first one's number. */
+static int weights_patch_param(struct weights *w, struct param *p, const uint8_t *touched,
+                               int tensor, weights_patch_fn *fn, void *arg, uint16_t *buf,
+                               struct err *e)
+{
+    uint16_t *at = buf;
+    int rc = STATUS_OK;
+
+    for (int k = 0; rc == STATUS_OK && k < p->nparts; k++) {
+        int64_t n = weights_part_count(p, k);
+        rc = weights_read_bf16(w, p->part[k].name, at, n, e);
+        if (rc == STATUS_OK && touched[tensor + k]) {
+            fn(arg, tensor + k, at);
+        }
+        at += n;
+    }
+    if (rc == STATUS_OK && !p->w16.data) {
+        rc = device_tensor(w->dev, &p->w16, device_half(w->dev), p->rows, p->cols, e);
+    }
+    at = buf;
+    for (int k = 0; rc == STATUS_OK && k < p->nparts; k++) {
+        struct tensor v = weights_part_view(p, &p->part[k]);
+        device_upload_bf16(&v, at);
+        at += weights_part_count(p, k);
+    }
+    if (rc == STATUS_OK) {
+        weights_pack(w, p);
+    }
+    return rc;
+}
+
+int weights_patch(struct weights *w, const uint8_t *touched, weights_patch_fn *fn, void *arg,
+                  struct err *e)
+{
+    int rc = weights_alone(w, e), tensor = 0;
+    uint16_t *buf;
+
+    ASSERT(!w->dropped);
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    buf = mem_map(weights_largest(w));
+    if (!buf) {
+        return ERR(e, STATUS_NOMEM, "no memory to change the weights");
+    }
+    w->version++;
+    for (int i = 0; rc == STATUS_OK && i < w->nparams; i++) {
+        struct param *p = &w->params[i];
+        int any = 0;
+        for (int k = 0; k < p->nparts; k++) {
+            any |= touched[tensor + k];
+        }
+        rc = any ? weights_patch_param(w, p, touched, tensor, fn, arg, buf, e) : STATUS_OK;
+        tensor += p->nparts;
+    }
+    mem_unmap(buf, weights_largest(w));
+    return rc;
+}
+
 struct weights *weights_acquire(struct weights *w)
 {
     w->refs++;

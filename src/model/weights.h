@@ -122,6 +122,14 @@ int weights_publish(struct weights *w, struct err *e);
  * values the optimizer has beside these. */
 int weights_reload(struct weights *w, weights_read_fn *read, void *arg, struct err *e);
 
+/* Changes values where they are and raises the version: tensors are numbered as they come,
+ * parameter by parameter and part by part, and of those with touched[i] the values are given to
+ * `fn`, which cannot fail. Packs only what has to be. For want of memory the version is raised and
+ * the values are those of neither; as for readers and training: like weights_reload. */
+typedef void weights_patch_fn(void *arg, int tensor, uint16_t *values);
+int weights_patch(struct weights *w, const uint8_t *touched, weights_patch_fn *fn, void *arg,
+                  struct err *e);
+
 /* Gives the memory of all values back and raises the version; shapes stay. Until weights_reload has
  * brought others nobody may compute with them. As for readers and training: like weights_reload. */
 int weights_drop(struct weights *w, struct err *e);
@@ -157,5 +165,7 @@ int weights_read_bf16(struct weights *w, const char *name, uint16_t *dst, int64_
 /* 1: linear layers read this parameter through a packed view; linear_dw makes its gradient. */
 int weights_packed(const struct weights *w, const struct param *p);
 int64_t weights_count(const struct weights *w); /* parameters */
+/* Values of a part: of one Hugging Face tensor. */
+int64_t weights_part_count(const struct param *p, int part);
 
 #endif

@@ -904,6 +904,9 @@ static void port_http_report(void *self, json_t *row)
     metric_put_int(row, "rollout/engines_drained", s->drained);
     metric_put_int(row, "rollout/wrong_version_answers", s->wrong);
     metric_put(row, "perf/engine_wait_time", s->wait_s);
+    if (p->o.sync && p->o.sync->report) {
+        p->o.sync->report(p->o.sync->self, row);
+    }
     memset(&p->stats, 0, sizeof p->stats);
 }
 

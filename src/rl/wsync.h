@@ -11,8 +11,9 @@
  *     sync->settled(sync->self, version);                       every engine has it
  *
  * In an engine a version is named by its number in decimal: weight_version of its answers.
- * Two kinds: wsync_shared.h for engines on this host that map the trainer's memory, wsync_folder.h
- * for those that read a Hugging Face folder. */
+ * Three kinds: wsync_shared.h for engines on this host that map the trainer's memory,
+ * wsync_folder.h for those that read a Hugging Face folder, wsync_delta.h for those that fetch what
+ * changed. */
 #ifndef RL_WSYNC_H
 #define RL_WSYNC_H
 
@@ -46,6 +47,9 @@ struct wsync {
     void (*doubt)(void *self, int64_t version);
     /* All engines have it: what only older versions need may go. */
     void (*settled)(void *self, int64_t version);
+    /* Puts figures of the versions prepared since the last call into a row of metrics. NULL: none.
+     */
+    void (*report)(void *self, json_t *row);
     void *self;
 };
 

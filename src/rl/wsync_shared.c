@@ -4,43 +4,27 @@
 #include "rl/wsync_shared.h"
 
 #include <stdio.h>
-#include <string.h>
 
-#include "base/log.h"
-#include "base/map.h"
 #include "base/mem.h"
-#include "base/proc.h"
 #include "base/status.h"
 #include "model/weights.h"
-#include "model/wsum.h"
-
-#define WSYNC_SHARED_BYTES ((int64_t)64 << 20)
+#include "rl/wsync_proof.h"
 
 struct wsync_shared {
-    struct wsync_shared_opts o;
+    struct weights *w;
     struct wsync sync;
-    int64_t version;       /* that was prepared; -1: none */
-    int64_t first;         /* of the run */
-    struct wsum_opts draw; /* of this version */
-    struct map sums;
-    int summed; /* 1: sums are those of this version */
+    struct wsync_proof proof;
 };
 
 static int wsync_shared_prepare(void *self, int64_t version, struct err *e)
 {
     struct wsync_shared *s = self;
 
-    if (s->o.w->version != version) {
+    if (s->w->version != version) {
         return ERR(e, STATUS_FAIL, "version %lld is to be published, the trainer has %lld",
-                   (long long)version, (long long)s->o.w->version);
+                   (long long)version, (long long)s->w->version);
     }
-    if (s->version != version) {
-        s->first = s->version < 0 ? version : s->first;
-        s->version = version;
-        s->summed = 0;
-        s->draw.seed = (uint64_t)version;
-        s->draw.bytes = s->o.all || version == s->first ? 0 : s->o.bytes;
-    }
+    wsync_proof_begin(&s->proof, version);
     return STATUS_OK;
 }
 
@@ -60,57 +44,16 @@ static int wsync_shared_check(void *self, int64_t version, int k, struct wsync_r
     const struct wsync_shared *s = self;
 
     (void)version;
-    if (k > 0) {
-        return STATUS_END;
-    }
-    return wsync_ask(r, "/weights_checker",
-                     json_pack("{s:s,s:{s:I,s:I}}", "action", "checksum", "miles_draw", "seed",
-                               (json_int_t)s->draw.seed, "bytes", (json_int_t)s->draw.bytes),
-                     e);
-}
-
-/* The trainer's own sums, once for all engines. */
-static const struct map *wsync_shared_sums(void *arg, int tp_rank, int tp_size, struct err *e)
-{
-    struct wsync_shared *s = arg;
-    double start = proc_now();
-
-    (void)tp_rank;
-    if (tp_size > 1) {
-        ERR(e, STATUS_UNSUPPORTED, "an engine over shared weights has them whole, not in %d ranks",
-            tp_size);
-        return NULL;
-    }
-    if (!s->summed) {
-        map_fini(&s->sums);
-        map_init(&s->sums);
-        if (wsum_take(s->o.w, &s->draw, &s->sums, e) != STATUS_OK) {
-            return NULL;
-        }
-        s->summed = 1;
-        log_debug(WSYNC, "version %lld: %zu of %d tensors summed in %.3f s", (long long)s->version,
-                  s->sums.count, s->o.w->nparams, proc_now() - start);
-    }
-    return &s->sums;
+    return wsync_proof_check(&s->proof, k, r, e);
 }
 
 static int wsync_shared_judge(void *self, int64_t version, int k, const json_t *answer,
                               struct err *e)
 {
     struct wsync_shared *s = self;
-    const char *label = json_string_value(json_object_get(answer, "weight_version"));
-    char want[24];
 
     (void)k;
-    if (s->o.w->version != version || s->version != version) {
-        return ERR(e, STATUS_FAIL, "version %lld is to be proven, the trainer has %lld",
-                   (long long)version, (long long)s->o.w->version);
-    }
-    snprintf(want, sizeof want, "%lld", (long long)version);
-    if (label && strcmp(label, want) != 0) {
-        return ERR(e, STATUS_FAIL, "the engine has version %.40s, not %s", label, want);
-    }
-    return wsync_judge_sums(wsync_shared_sums, s, answer, e);
+    return wsync_proof_judge(&s->proof, version, answer, e);
 }
 
 static void wsync_shared_settled(void *self, int64_t version)
@@ -120,16 +63,15 @@ static void wsync_shared_settled(void *self, int64_t version)
 
 int wsync_shared_open(const struct wsync_shared_opts *o, struct wsync_shared **out, struct err *e)
 {
+    struct wsync_proof_opts po = {.w = o->w, .all = o->all, .bytes = o->bytes};
     struct wsync_shared *s;
 
     if (weights_share_fd(o->w) < 0) {
         return ERR(e, STATUS_INPUT, "the trainer's weights are not in shared memory");
     }
     s = mem_alloc(sizeof *s);
-    s->o = *o;
-    s->o.bytes = o->bytes > 0 ? o->bytes : WSYNC_SHARED_BYTES;
-    s->version = -1;
-    map_init(&s->sums);
+    s->w = o->w;
+    wsync_proof_init(&s->proof, &po);
     s->sync = (struct wsync){.prepare = wsync_shared_prepare,
                              .take = wsync_shared_take,
                              .check = wsync_shared_check,
@@ -147,13 +89,13 @@ const struct wsync *wsync_shared_sync(struct wsync_shared *s)
 
 int wsync_shared_fd(const struct wsync_shared *s)
 {
-    return weights_share_fd(s->o.w);
+    return weights_share_fd(s->w);
 }
 
 void wsync_shared_close(struct wsync_shared *s)
 {
     if (s) {
-        map_fini(&s->sums);
+        wsync_proof_fini(&s->proof);
         mem_free(s);
     }
 }

@@ -10,8 +10,7 @@
  *
  * What is proven at each publish: the engine has mapped an image of this program, model, plan and
  * packing; the image says the same version to both, and was not written meanwhile; and sums of
- * tensors that the engine computes from what it reads equal the trainer's own: of all tensors in
- * the first publish, later of tensors drawn anew for each version, unless `all`. */
+ * tensors as in rl/wsync_proof.h. */
 #ifndef RL_WSYNC_SHARED_H
 #define RL_WSYNC_SHARED_H
 

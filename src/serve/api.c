@@ -1,6 +1,6 @@
 /* Owns the parts of the server and the order in which they begin and end: the service before the
  * network, so that no request finds it missing; the network first at the end, then the threads that
- * prepare requests, then the service with what is left. */
+ * prepare requests or fetch weights, then the service with what is left. */
 #include "serve/api.h"
 
 #include <string.h>
@@ -34,6 +34,7 @@ static const struct http_server_route api_routes[] = {
     {"POST", "/continue_generation", control_continue, 0},
     {"POST", "/update_weights_from_disk", control_update_from_disk, 0},
     {"POST", "/update_weights_from_shared", control_update_from_shared, 0},
+    {"POST", "/update_weights_from_delta", control_update_from_delta, 0},
     {"POST", "/update_weight_version", control_update_version, 0},
     {"GET", "/get_weight_version", control_get_version, 0},
     {"GET", "/get_weights_by_name", control_get_weights, 0},
@@ -91,6 +92,7 @@ int api_start(const struct api_model *m, const struct api_opts *o, struct api **
     rc = service_open(&m->served, &o->service, &a->service, e);
     if (rc == STATUS_OK) {
         a->front = front_new(API_FRONT_THREADS);
+        a->puller = front_new(1);
         rc = http_server_start(&a->http, &a->o.http, e);
     }
     if (rc != STATUS_OK) {
@@ -127,7 +129,10 @@ void api_stop(struct api *a)
     }
     http_server_free(a->http);
     front_free(a->front);
+    atomic_store(&a->stopping, 1);
+    front_free(a->puller);
     service_close(a->service);
+    wpatch_held_fini(&a->held);
     api_drop_sums(&a->sums);
     api_drop_sums(&a->kept);
     json_decref(a->chat);

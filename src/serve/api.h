@@ -13,6 +13,7 @@
 #include <jansson.h>
 #include <stdint.h>
 
+#include "model/wpatch.h"
 #include "net/http_server.h"
 #include "serve/service.h"
 
@@ -45,11 +46,14 @@ struct api {
     struct service *service;
     struct front *front;
     struct http_server *http;
-    int64_t started;  /* seconds since 1970 */
-    json_t *chat;     /* what chats sample with: temperature, top_p, ... */
-    char *path;       /* where the weights came from; the service's thread */
-    struct map *sums; /* of /weights_checker's snapshot; the service's thread */
-    struct map *kept; /* sums of the weights whose memory is released, or NULL; likewise */
+    int64_t started;         /* seconds since 1970 */
+    json_t *chat;            /* what chats sample with: temperature, top_p, ... */
+    char *path;              /* where the weights came from; the service's thread */
+    struct map *sums;        /* of /weights_checker's snapshot; the service's thread */
+    struct map *kept;        /* sums of the weights whose memory is released, or NULL; likewise */
+    struct wpatch_held held; /* what the weights are, for those that come as changes; likewise */
+    struct front *puller;    /* one thread that fetches weights */
+    atomic_int stopping;     /* 1: it ends what it does */
 };
 
 int api_start(const struct api_model *m, const struct api_opts *o, struct api **out, struct err *e);
@@ -62,7 +66,8 @@ void api_stop(struct api *a); /* NULL is fine */
 http_server_fn sglang_api_generate, openai_api_models, openai_api_completions, openai_api_chat;
 http_server_fn control_health, control_health_generate, control_model_info, control_server_info,
     control_flush, control_abort, control_pause, control_continue, control_update_from_disk,
-    control_update_from_shared, control_update_version, control_get_version, control_get_weights,
-    control_checker, control_release, control_resume, control_metrics;
+    control_update_from_shared, control_update_from_delta, control_update_version,
+    control_get_version, control_get_weights, control_checker, control_release, control_resume,
+    control_metrics;
 
 #endif

@@ -22,7 +22,7 @@ static void control_free(void *arg)
     mem_free(op);
 }
 
-static void control_answer(struct control_op *op, int rc, struct buf *out, const struct err *e)
+void control_finish(struct control_op *op, int rc, struct buf *out, const struct err *e)
 {
     if (rc == STATUS_OK) {
         reply_whole(&op->rp, 200, op->type, out);
@@ -47,7 +47,9 @@ static void control_run(void *arg, struct service *s)
     buf_init(&out, 1u << 28);
     rc = op->fn(op, &out, &e);
     service_show(s); /* who has the answer sees what it did */
-    control_answer(op, rc, &out, &e);
+    if (rc != STATUS_END) {
+        control_finish(op, rc, &out, &e);
+    }
     buf_fini(&out);
 }
 

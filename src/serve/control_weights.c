@@ -57,8 +57,7 @@ static int control_load(void *arg, struct weights *w, struct err *e)
     return weights_reload(w, control_read_file, arg, e);
 }
 
-/* Weights that a run shares with this server are its own to change. */
-static int control_own_weights(const struct api *a, struct err *e)
+int control_own_weights(const struct api *a, struct err *e)
 {
     return a->m.served.w->attached
                ? ERR(e, STATUS_INPUT,

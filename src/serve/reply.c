@@ -166,6 +166,15 @@ int reply_begun(struct reply *p)
     return begun;
 }
 
+int reply_gone(struct reply *p)
+{
+    int over;
+    pthread_mutex_lock(&p->mu);
+    over = p->over;
+    pthread_mutex_unlock(&p->mu);
+    return over;
+}
+
 void reply_end(struct reply *p)
 {
     int drop;

@@ -42,6 +42,7 @@ void reply_watch(struct reply *p, struct service_call *c);
  * those that are still waiting for a slow reader. */
 void reply_event(struct reply *p, const char *data, size_t n, int newest);
 int reply_begun(struct reply *p); /* 1: events were sent */
+int reply_gone(struct reply *p);  /* 1: nobody waits for the answer any more */
 
 /* Each ends the answer. */
 void reply_end(struct reply *p); /* after the events */
