@@ -15,6 +15,7 @@
 #include "model/weights.h"
 #include "rl/port_http.h"
 #include "rl/train_opts.h"
+#include "rl/wsync_delta.h"
 #include "rl/wsync_folder.h"
 #include "rl/wsync_shared.h"
 #include "run/cmdline.h"
@@ -36,13 +37,15 @@ struct engines {
     struct ctlserver *control;
     struct wsync_shared *shared;
     struct wsync_folder *folder;
+    struct wsync_delta *delta;
     char **urls; /* of somebody else's */
     char *router, *log_dir, *disk_dir;
 };
 
 int engines_use(const struct place_opts *p, const struct train_opts *t)
 {
-    int own = p->backend == PLACE_MILES && !p->external && !p->engines_file;
+    int own = p->backend == PLACE_MILES && !p->external && !p->engines_file &&
+              p->transfer != PLACE_DISK_DELTA;
     /* who is to sample with older weights while training goes on cannot read the trainer's memory
      */
     int older = t->update_weights_interval != 1 || t->train_async || t->debug_skip_weight_update;
@@ -79,12 +82,32 @@ static int engines_open_sync(struct engines *g, struct err *e)
         return wsync_shared_open(&so, &g->shared, e);
     }
     rc = engines_disk_dir(g, e);
-    if (rc == STATUS_OK) {
+    if (rc == STATUS_OK && p->transfer == PLACE_DISK_DELTA) {
+        struct wsync_delta_opts wo = {.store = {.dir = g->disk_dir,
+                                                .keep_s = p->delta_keep_s,
+                                                .keep_bytes = p->delta_keep_bytes},
+                                      .url = p->delta_url,
+                                      .w = g->o.w,
+                                      .world = g->o.world,
+                                      .encoding = (enum wdelta_encoding)p->delta_encoding,
+                                      .full_every = (int)p->delta_full_every,
+                                      .all = p->check_equal,
+                                      .fetch_s = p->sync_s};
+        rc = wsync_delta_open(&wo, &g->delta, e);
+    } else if (rc == STATUS_OK) {
         struct wsync_folder_opts fo = {
             .dir = g->disk_dir, .w = g->o.w, .train = g->o.trainer, .spoil = p->check_equal};
         rc = wsync_folder_open(&fo, &g->folder, e);
     }
     return rc;
+}
+
+static const struct wsync *engines_sync(struct engines *g)
+{
+    if (g->shared) {
+        return wsync_shared_sync(g->shared);
+    }
+    return g->delta ? wsync_delta_sync(g->delta) : wsync_folder_sync(g->folder);
 }
 
 /* ---- processes ---- */
@@ -167,7 +190,7 @@ static int engines_open_port(struct engines *g, struct err *e)
         .host = g->launch ? launch_host(g->launch) : NULL,
         .router = g->router,
         .api_key = p->api_key,
-        .sync = g->shared ? wsync_shared_sync(g->shared) : wsync_folder_sync(g->folder),
+        .sync = engines_sync(g),
         .manifest = g->o.manifest,
         .policy = (enum port_http_policy)p->policy,
         .world = g->o.world,
@@ -292,6 +315,7 @@ void engines_close(struct engines *g)
     launch_close(g->launch);
     wsync_shared_close(g->shared);
     wsync_folder_close(g->folder);
+    wsync_delta_close(g->delta);
     for (int i = 0; g->urls && i < g->o.place->nengines; i++) {
         mem_free(g->urls[i]);
     }

@@ -8,7 +8,8 @@
  *     engines_close(g);                         those that were started here end
  *
  * Engines of `miles serve` on the cpu device map the trainer's weights, unless they are to keep
- * older ones for a while (--update-weights-interval, train-async); all others read folders. */
+ * older ones for a while (--update-weights-interval, train-async); all others read folders, or what
+ * changed (--update-weight-transfer-mode disk-delta). */
 #ifndef RUN_ENGINES_H
 #define RUN_ENGINES_H
 

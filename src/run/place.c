@@ -104,6 +104,29 @@ const struct conf_opt place_table[] = {
      "folder that engines read weights from, where they do not share the trainer's memory; unset: "
      "weights/ in the run folder",
      O(disk_dir), "weight sync", NULL},
+    {"update-weight-transfer-mode", CONF_CHOICE, "broadcast", "broadcast|p2p|disk-delta",
+     "how weights get to engines: disk-delta: as what changed since the version before, in chunks "
+     "that engines read or fetch; else from the trainer's memory, or as whole folders",
+     O(transfer), "weight sync", NULL},
+    {"update-weight-delta-encoding", CONF_CHOICE, "xor", "xor|overwrite",
+     "disk-delta: of a changed value the xor with the one before, or the value", O(delta_encoding),
+     "weight sync", NULL},
+    {"update-weight-delta-checksum", CONF_CHOICE, "xxh3-128", "xxh3-128|blake3|adler32",
+     "disk-delta: hash of chunks and tensors; xxh3-128 alone is done here", O(delta_checksum),
+     "weight sync", NULL},
+    {"update-weight-delta-url", CONF_STR, NULL, NULL,
+     "disk-delta: http:// or https:// address where engines find --update-weight-disk-dir; unset: "
+     "they see the folder itself",
+     O(delta_url), "weight sync", NULL},
+    {"update-weight-delta-full-interval", CONF_INT, "20", "[1,1000000]",
+     "disk-delta: versions from one that is whole to the next", O(delta_full_every), "weight sync",
+     NULL},
+    {"update-weight-delta-keep-seconds", CONF_FLOAT, "60", "[0,1e9]",
+     "disk-delta: a version that no engine can need any more stays so long", O(delta_keep_s),
+     "weight sync", NULL},
+    {"update-weight-delta-keep-bytes", CONF_INT, "0", "[0,4611686018427387904]",
+     "disk-delta: such versions go earlier when all together have more bytes; 0: any number",
+     O(delta_keep_bytes), "weight sync", NULL},
     {"update-weight-timeout", CONF_FLOAT, "600", SECONDS,
      "for one engine to take new weights and prove it", O(sync_s), "weight sync", NULL},
     {0}};
@@ -130,6 +153,9 @@ static int place_in_process(const struct place_opts *p, struct err *e)
     }
     if (p->use_router) {
         log_info(place, "--use-miles-router: %s", why);
+    }
+    if (p->transfer != PLACE_BROADCAST) {
+        log_info(place, "--update-weight-transfer-mode: %s", why);
     }
     if (p->router_policy) {
         log_info(place, "--sglang-router-policy %s: %s", p->router_policy, why);
@@ -216,6 +242,36 @@ static int place_check_router(const struct place_opts *p, struct err *e)
     return STATUS_OK;
 }
 
+static int place_check_transfer(const struct place_opts *p, struct err *e)
+{
+    if (p->transfer == PLACE_P2P) {
+        log_info(place, "--update-weight-transfer-mode p2p: no effect here: engines read the "
+                        "trainer's memory, or a folder");
+    }
+    if (p->transfer != PLACE_DISK_DELTA) {
+        return p->delta_url ? ERR(e, STATUS_INPUT,
+                                  "--update-weight-delta-url needs --update-weight-transfer-mode "
+                                  "disk-delta")
+                            : STATUS_OK;
+    }
+    if (p->backend == PLACE_SGLANG) {
+        return ERR(e, STATUS_UNSUPPORTED,
+                   "--update-weight-transfer-mode disk-delta is for engines of `miles serve` "
+                   "(--rollout-backend miles): an SGLang server cannot fetch changes");
+    }
+    if (p->delta_checksum != 0) {
+        return ERR(e, STATUS_UNSUPPORTED,
+                   "--update-weight-delta-checksum: only xxh3-128 is done here");
+    }
+    if (p->delta_url && strncmp(p->delta_url, "http://", 7) != 0 &&
+        strncmp(p->delta_url, "https://", 8) != 0) {
+        return ERR(e, STATUS_INPUT,
+                   "--update-weight-delta-url %.200s is no address: http:// or https:// is needed",
+                   p->delta_url);
+    }
+    return STATUS_OK;
+}
+
 static int place_check_command(const struct place_opts *p, struct err *e)
 {
     struct cmdline c;
@@ -265,6 +321,7 @@ int place_resolve(struct place_opts *p, const struct train_opts *t, struct err *
     }
     rc = place_check_router(p, e);
     rc = rc ? rc : place_check_command(p, e);
+    rc = rc ? rc : place_check_transfer(p, e);
     rc = rc ? rc : place_count(p, e);
     if (rc == STATUS_OK) {
         p->engine_threads = p->threads > 0    ? (int)p->threads

@@ -18,6 +18,8 @@ struct cmdline;
 struct err;
 struct train_opts;
 
+enum place_transfer { PLACE_BROADCAST, PLACE_P2P, PLACE_DISK_DELTA };
+
 enum place_backend { PLACE_IN_PROCESS, PLACE_MILES, PLACE_SGLANG };
 
 struct place_opts {
@@ -41,6 +43,11 @@ struct place_opts {
     int64_t control_port;
     int check_equal, policy;
     char *disk_dir, *log_dir;
+    int transfer; /* enum place_transfer */
+    int delta_encoding, delta_checksum;
+    char *delta_url;
+    int64_t delta_full_every, delta_keep_bytes;
+    double delta_keep_s;
     /* Made by place_resolve; zero before. */
     int nengines;
     int engine_threads;
