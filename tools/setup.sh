@@ -10,6 +10,7 @@
 #                               stub of CUDA's driver library that it wants; prints its folder
 #     tools/setup.sh vllm       a venv with the packages of tools/vllm.txt (6 GB); prints its folder
 #     tools/setup.sh llamacpp   a venv with the packages of tools/llamacpp.txt; prints its folder
+#     tools/setup.sh nginx      a web server, for tests of weights that come through one (apt)
 #     tools/setup.sh trackers   a venv with the packages of tools/trackers.txt; prints its folder
 #
 # The venv is ${MILES_ORACLES}, by default oracles/ in ${MILES_CACHE}, by default ~/.cache/miles.
@@ -210,9 +211,10 @@ onednn) setup_onednn ;;
 sglang) setup_sglang ;;
 vllm) setup_vllm ;;
 llamacpp) setup_llamacpp ;;
+nginx) apt_install nginx-light ;;
 trackers) setup_trackers ;;
 *)
-    echo "usage: tools/setup.sh build|oracles|onednn|sglang|vllm|llamacpp|trackers" >&2
+    echo "usage: tools/setup.sh build|oracles|onednn|sglang|vllm|llamacpp|nginx|trackers" >&2
     exit 2
     ;;
 esac

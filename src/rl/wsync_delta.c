@@ -18,9 +18,10 @@
 
 #define WSYNC_DELTA_FULL_EVERY 20
 #define WSYNC_DELTA_FETCH_S    600.0
-#define WSYNC_DELTA_CHUNK      ((size_t)4 << 20) /* a chunk ends with the piece that makes it so long \
-                                                  */
-#define WSYNC_DELTA_AHEAD 4                      /* pieces of a thread before they are written */
+#define WSYNC_DELTA_CHUNK                                                                          \
+    ((size_t)4 << 20)       /* a chunk ends with the piece that makes it so long                   \
+                             */
+#define WSYNC_DELTA_AHEAD 4 /* pieces of a thread before they are written */
 
 struct wsync_delta_slot {
     uint8_t *out; /* (wdelta_bound()) */
@@ -192,6 +193,17 @@ static int wsync_delta_prepare(void *self, int64_t version, struct err *e)
 
 /* ---- requests ---- */
 
+static int wsync_delta_before(void *self, int64_t version, int k, struct wsync_request *r,
+                              struct err *e)
+{
+    const struct wsync_delta *s = self;
+
+    if (!s->o.all || version != s->proof.first || k > 0) {
+        return STATUS_END;
+    }
+    return wsync_ask(r, "/weights_checker", json_pack("{s:s}", "action", "reset_tensors"), e);
+}
+
 static int wsync_delta_take(void *self, int64_t version, struct wsync_request *r, struct err *e)
 {
     const struct wsync_delta *s = self;
@@ -320,6 +332,7 @@ int wsync_delta_open(const struct wsync_delta_opts *o, struct wsync_delta **out,
     wsync_proof_init(&s->proof, &(struct wsync_proof_opts){
                                     .w = o->w, .read = wsync_delta_read, .arg = s, .all = o->all});
     s->sync = (struct wsync){.prepare = wsync_delta_prepare,
+                             .before = wsync_delta_before,
                              .take = wsync_delta_take,
                              .check = wsync_delta_check,
                              .judge = wsync_delta_judge,

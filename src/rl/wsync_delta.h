@@ -31,7 +31,8 @@ struct wsync_delta_opts {
     const struct world *world; /* NULL: the system's */
     enum wdelta_encoding encoding;
     int full_every; /* versions from one whole one to the next; 0: 20 */
-    int all;        /* 1: engines prove all tensors at every publish */
+    int all; /* 1: before the first version is taken the engine fills its tensors with noise, and
+                all tensors are proven at every publish (--check-weight-update-equal) */
     double fetch_s; /* for an engine to fetch a version [600] */
 };
 

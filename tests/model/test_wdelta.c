@@ -74,7 +74,7 @@ static void round_trip(struct wdelta *d, const struct pair *p, enum wdelta_encod
 
 static void test_round_trips(void **state)
 {
-    static const int32_t sizes[] = {1, 3, 8, 9, 255, 256, 1000, 4097, WDELTA_PIECE - 1,
+    static const int32_t sizes[] = {1,           3, 8, 9, 255, 256, 1000, 4097, WDELTA_PIECE - 1,
                                     WDELTA_PIECE};
     static const int every[] = {0, 1, 2, 7, 8, 9, 50, 254, 255, 256, 2000, 100000};
     struct wdelta *d = wdelta_new();
@@ -130,8 +130,8 @@ static void test_small(void **state)
     wdelta_free(d);
 }
 
-/* Any byte changed, any end cut: an error, or values that only a sum tells from the right ones; never
- * a step outside. */
+/* Any byte changed, any end cut: an error, or values that only a sum tells from the right ones;
+ * never a step outside. */
 static void test_damage(void **state)
 {
     struct wdelta *d = wdelta_new();
@@ -189,8 +189,8 @@ static void test_hash(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trips), cmocka_unit_test(test_gaps),
-        cmocka_unit_test(test_small), cmocka_unit_test(test_damage), cmocka_unit_test(test_hash)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_round_trips),
+                                       cmocka_unit_test(test_gaps), cmocka_unit_test(test_small),
+                                       cmocka_unit_test(test_damage), cmocka_unit_test(test_hash)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -63,6 +63,9 @@ static void sharing(void **state)
     (void)state;
     assert_int_equal(shares("--rollout-num-gpus 2"), WEIGHTS_SHARED);
     assert_int_equal(shares("--rollout-num-gpus 2 --update-weights-interval 2"), 0);
+    assert_int_equal(shares("--rollout-num-gpus 2 --update-weight-transfer-mode disk-delta"), 0);
+    assert_int_equal(shares("--rollout-num-gpus 2 --update-weight-transfer-mode p2p"),
+                     WEIGHTS_SHARED);
     assert_int_equal(shares("--rollout-num-gpus 2 --rollout-backend sglang"), 0);
     assert_int_equal(shares("--rollout-external --rollout-external-engine-addrs 127.0.0.1:1"), 0);
     assert_int_equal(shares("--rollout-num-gpus 2 --rollout-engines-file f"), 0);
@@ -105,6 +108,15 @@ static void refusals(void **state)
     (void)state;
     refused("--rollout-num-gpus 5 --rollout-num-gpus-per-engine 2", "is no multiple of");
     refused("--colocate --rollout-backend miles", "choose one");
+    refused("--rollout-backend sglang --update-weight-transfer-mode disk-delta",
+            "an SGLang server cannot fetch changes");
+    refused("--rollout-num-gpus 2 --update-weight-delta-url http://a/b", "disk-delta");
+    refused("--rollout-num-gpus 2 --update-weight-transfer-mode disk-delta "
+            "--update-weight-delta-url ftp://a/b",
+            "is no address");
+    refused("--rollout-num-gpus 2 --update-weight-transfer-mode disk-delta "
+            "--update-weight-delta-checksum blake3",
+            "only xxh3-128");
     refused("--colocate --rollout-external --rollout-external-engine-addrs a:1", "exclude");
     refused("--rollout-backend in-process --rollout-external --rollout-external-engine-addrs a:1",
             "exclude");
