@@ -206,9 +206,11 @@ static int pull_ended(struct pull *p, struct pull_file *x, const struct http_cli
         new = 0;
     }
     x->tries = new > 0 && x->got > before ? 0 : x->tries + 1;
+    if (ev->status == 404 && ++x->wrong >= PULL_WRONG) {
+        return ERR(e, STATUS_NOTFOUND, "there is no %s", x->where);
+    }
     if (x->tries >= PULL_TRIES) {
-        return ERR(e, ev->status == 404 ? STATUS_NOTFOUND : STATUS_AGAIN,
-                   "%s does not come: %s, status %d, %zu bytes%s%.200s", x->where,
+        return ERR(e, STATUS_AGAIN, "%s does not come: %s, status %d, %zu bytes%s%.200s", x->where,
                    http_client_outcome_name(ev->outcome), ev->status, x->got,
                    ev->error[0] ? ": " : "", ev->error);
     }
@@ -229,7 +231,7 @@ static int pull_wait(struct pull *p, struct err *e)
         rc = ERR(e, STATUS_AGAIN, "nobody waits for the weights any more");
     }
     if (rc == STATUS_OK && proc_now() > p->deadline) {
-        rc = ERR(e, STATUS_AGAIN, "the weights were not there after %.0f s", p->o.timeout_s);
+        rc = ERR(e, STATUS_AGAIN, "the weights were not there after %g s", p->o.timeout_s);
     }
     return rc;
 }

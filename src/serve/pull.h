@@ -11,7 +11,7 @@
  * failure waits a little longer than the one before, by chance more or less, and a file that fails
  * PULL_TRIES times without a new byte is given up: STATUS_AGAIN, the caller may come again. A file
  * whose hash is wrong is fetched again, past caches, and given up after PULL_WRONG times:
- * STATUS_FAIL. Of an address that does not have it: STATUS_NOTFOUND. */
+ * STATUS_FAIL; so is one that is not there: STATUS_NOTFOUND. */
 #ifndef SERVE_PULL_H
 #define SERVE_PULL_H
 
