@@ -183,30 +183,30 @@ static int engines_open_operators(struct engines *g, struct err *e)
 static int engines_open_port(struct engines *g, struct err *e)
 {
     const struct place_opts *p = g->o.place;
-    struct port_http_opts po = {
-        .kind = p->backend == PLACE_MILES ? PORT_HTTP_MILES : PORT_HTTP_SGLANG,
-        .nengines = p->nengines,
-        .urls = (const char *const *)g->urls,
-        .host = g->launch ? launch_host(g->launch) : NULL,
-        .router = g->router,
-        .api_key = p->api_key,
-        .sync = engines_sync(g),
-        .manifest = g->o.manifest,
-        .policy = (enum port_http_policy)p->policy,
-        .world = g->o.world,
-        .concurrency = (int)p->concurrency,
-        .start_s = p->start_s,
-        .request_s = (double)p->request_s,
-        .sync_s = p->sync_s,
-        .check_s = p->check_s,
-        .check_timeout_s = p->check_timeout_s,
-        .check_first_s = p->first_wait_s,
-        .room = p->engines_file ? ENGINES_ROOM : 0,
-        .slow_factor = p->slow_factor,
-        .slow_s = p->slow_s,
-        .attend = engines_attend,
-        .attend_self = g,
-        .say_sync = g->o.train->debug_weight_sync > 0};
+    struct port_http_opts po = {.kind =
+                                    p->backend == PLACE_MILES ? PORT_HTTP_MILES : PORT_HTTP_SGLANG,
+                                .nengines = p->nengines,
+                                .urls = (const char *const *)g->urls,
+                                .host = g->launch ? launch_host(g->launch) : NULL,
+                                .router = g->router,
+                                .api_key = p->api_key,
+                                .sync = engines_sync(g),
+                                .manifest = g->o.manifest,
+                                .policy = (enum port_http_policy)p->policy,
+                                .world = g->o.world,
+                                .concurrency = (int)p->concurrency,
+                                .start_s = p->start_s,
+                                .request_s = (double)p->request_s,
+                                .sync_s = p->sync_s,
+                                .check_s = p->check_s,
+                                .check_timeout_s = p->check_timeout_s,
+                                .check_first_s = p->first_wait_s,
+                                .room = p->engines_file ? ENGINES_ROOM : 0,
+                                .slow_factor = p->slow_factor,
+                                .slow_s = p->slow_s,
+                                .attend = engines_attend,
+                                .attend_self = g,
+                                .say_sync = g->o.train->debug_weight_sync > 0};
     return port_http_open(&po, &g->port, e);
 }
 
