@@ -13,6 +13,7 @@ int cmd_generate(int argc, char **argv);
 int cmd_chat(int argc, char **argv);
 int cmd_serve(int argc, char **argv);
 int cmd_router(int argc, char **argv);
+int cmd_session(int argc, char **argv);
 int cmd_reward(int argc, char **argv);
 int cmd_guard(int argc, char **argv);
 int cmd_import(int argc, char **argv);

@@ -20,6 +20,7 @@ static const struct {
     {"chat", cmd_chat, "talk to a model in the terminal"},
     {"serve", cmd_serve, "serve a model over HTTP: SGLang's API and OpenAI's"},
     {"router", cmd_router, "one address in front of many such servers"},
+    {"session", cmd_session, "an endpoint for each agent, which records its tokens"},
     {"reward", cmd_reward, "score answers: a file, or over HTTP for any framework"},
     {"guard", cmd_guard, "run a command that leaves no process behind"},
     {"diff", cmd_diff, "name the first step in which two runs differ"},
