@@ -457,4 +457,8 @@ def target(hook, fn, args):
         from miles_c import params
 
         return params.TARGETS[hook](fn, args)
+    if hook in ("custom-agent-function-path", "generate-execute-tool-function-path"):
+        from miles_c import agent
+
+        return (agent.agent if hook.startswith("custom-agent") else agent.tool_loop)(fn, args)
     return TARGETS[hook](fn, args)

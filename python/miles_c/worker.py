@@ -62,7 +62,7 @@ def explain(exc, lines=1):
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def load(path, source):
+def load(path, source, any_value=False):
     if source is not None:
         space = {"__name__": path}
         exec(compile(source, "<%s>" % path, "exec"), space)
@@ -88,7 +88,7 @@ def load(path, source):
     if not hasattr(module, attr):
         raise AttributeError("%s has no function %s" % (name, attr))
     fn = getattr(module, attr)
-    if not callable(fn):
+    if not callable(fn) and not any_value:
         raise TypeError("%s in %s is not a function" % (attr, name))
     return fn
 

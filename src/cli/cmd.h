@@ -15,6 +15,7 @@ int cmd_serve(int argc, char **argv);
 int cmd_router(int argc, char **argv);
 int cmd_session(int argc, char **argv);
 int cmd_reward(int argc, char **argv);
+int cmd_sandbox(int argc, char **argv);
 int cmd_guard(int argc, char **argv);
 int cmd_import(int argc, char **argv);
 int cmd_data(int argc, char **argv);

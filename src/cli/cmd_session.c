@@ -94,8 +94,8 @@ static int session_run(const struct session_opts *o, const struct promptenc *enc
     if (rc != STATUS_OK) {
         return rc;
     }
-    printf("ready url=%s://%s:%d\n", listen_scheme(&o->listen), o->listen.host,
-           session_api_port(a));
+    printf("ready url=%s://%s:%d upstream=%s\n", listen_scheme(&o->listen), o->listen.host,
+           session_api_port(a), o->upstream);
     fflush(stdout);
     log_info(SERVE, "signal %d: finishing what runs", listen_wait(signals));
     if (session_api_drain(a, o->drain_s) != STATUS_OK) {

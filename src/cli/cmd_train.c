@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/fsio.h"
 #include "base/log.h"
@@ -41,6 +42,7 @@
 #include "run/runfolder.h"
 #include "run/secret.h"
 #include "run/watch.h"
+#include "serve/session_api.h"
 #include "train/ckpt.h"
 #include "train/optim.h"
 
@@ -422,10 +424,47 @@ static int train_open_run(struct train *t, struct err *e)
     return rc;
 }
 
+/* The function that makes samples, if there is one: the user's own, or an agent. */
+static int train_open_generate(struct train *t, const json_t *args, struct err *e)
+{
+    const struct train_opts *o = &t->o;
+    struct port_hook_opts p = {.python = o->reward_python,
+                               .timeout_s = o->hook_timeout,
+                               .args = args,
+                               .inner = t->engines ? engines_port(t->engines) : NULL};
+
+    if (o->custom_agent_function_path) {
+        p.flag = "custom-agent-function-path";
+        p.path = o->custom_agent_function_path;
+    } else if (o->generate_execute_tool_function_path) {
+        p.flag = "generate-execute-tool-function-path";
+        p.path = o->generate_execute_tool_function_path;
+    } else if (train_named("custom-generate-function-path", o->custom_generate_function_path)) {
+        p.path = o->custom_generate_function_path;
+    }
+    p.spare = p.flag != NULL; /* what an agent does is the world's business */
+    if (!t->rollout || !p.path || durable_replays(&t->durable)) { /* the ledger has its samples */
+        return STATUS_OK;
+    }
+    return t->engines ? port_hook_open(&p, &t->generate, e)
+                      : ERR(e, STATUS_INPUT,
+                            "--%s needs engines that it can call: give --rollout-backend miles or "
+                            "sglang",
+                            p.flag ? p.flag : "custom-generate-function-path");
+}
+
+/* Where this program is, for functions that start another of it (miles_c.sandbox). */
+static json_t *train_program(void)
+{
+    char path[4096];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path);
+
+    return n > 0 && n < (ssize_t)sizeof path ? json_stringn(path, (size_t)n) : json_string("miles");
+}
+
 /* Functions that sample, with the address of the engines: Miles' names for it. */
 static int train_open_samplers(struct train *t, struct err *e)
 {
-    const struct train_opts *o = &t->o;
     const char *url = t->engines ? engines_url(t->engines) : NULL;
     const char *host = url ? strstr(url, "://") : NULL, *port = url ? strrchr(url, ':') : NULL;
     json_t *args = conf_dump_json(t->conf);
@@ -437,20 +476,10 @@ static int train_open_samplers(struct train *t, struct err *e)
                             json_stringn(host + 3, (size_t)(port - host) - 3));
         json_object_set_new(args, "sglang_router_port", json_integer(strtol(port + 1, NULL, 10)));
     }
+    json_object_set_new(args, "miles_program", train_program());
     json_object_set_new(args, "sglang_router_url", url ? json_string(url) : json_null());
-    if (t->rollout && !durable_replays(&t->durable) && /* which has its samples in the ledger */
-        train_named("custom-generate-function-path", o->custom_generate_function_path)) {
-        struct port_hook_opts p = {.path = o->custom_generate_function_path,
-                                   .python = o->reward_python,
-                                   .timeout_s = o->hook_timeout,
-                                   .args = args,
-                                   .inner = t->engines ? engines_port(t->engines) : NULL};
-        rc = t->engines
-                 ? port_hook_open(&p, &t->generate, e)
-                 : ERR(e, STATUS_INPUT,
-                       "--custom-generate-function-path needs engines that it can call: give "
-                       "--rollout-backend miles or sglang");
-    }
+    rc = t->rollout && url ? train_open_sessions(t, url, args, e) : STATUS_OK;
+    rc = rc == STATUS_OK ? train_open_generate(t, args, e) : rc;
     rc = rc == STATUS_OK ? extend_open_rollout(t->extend, args, e) : rc;
     if (rc == STATUS_OK && t->start > 0 && extend_has(t->extend, "data-source-path")) {
         rc = extend_source_load(t->extend, t->start - 1, e);
@@ -635,6 +664,7 @@ static void train_close(struct train *t, int rc)
     metriccheck_close(t->checks);
     durable_close(&t->durable, rc);
     port_hook_close(t->generate);
+    session_api_stop(t->sessions);
     engines_close(t->engines);
     watch_close(t->watch);
     if (t->ports_open) {

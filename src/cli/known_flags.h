@@ -167,17 +167,6 @@ static const struct conf_known known_flags[] = {
     {"fetch-trajectory-retry-times", CONF_INT, "-1", CONF_NOTED, DEAD, NULL},
     {"min-batch-collection-ratio", CONF_FLOAT, "1", CONF_NOTED, DEAD, NULL},
     {"rollout-task-type", CONF_STR, "math", CONF_NOTED, DEAD, NULL},
-    /* Session server */
-    {"use-session-server", CONF_STR, NULL, CONF_LATER, "sessions for agents are planned", NULL},
-    {"session-server-ip", CONF_STR, NULL, CONF_LATER, "sessions for agents are planned", NULL},
-    {"session-server-port", CONF_INTS, NULL, CONF_LATER, "sessions for agents are planned", NULL},
-    {"tito-model", CONF_STR, "default", CONF_LATER, "sessions for agents are planned", NULL},
-    {"session-message-matcher", CONF_STR, "strict", CONF_LATER, "sessions for agents are planned",
-     NULL},
-    {"session-sample-picker-path", CONF_STR, NULL, CONF_LATER, "sessions for agents are planned",
-     NULL},
-    {"session-sample-postprocessor-path", CONF_STR, NULL, CONF_LATER,
-     "sessions for agents are planned", NULL},
     /* Data and batching */
     {"multimodal-keys", CONF_JSON, NULL, CONF_LATER, "models that see are planned", NULL},
     /* Evaluation */
@@ -264,7 +253,6 @@ static const struct conf_known known_flags[] = {
     {"mini-ft-controller-poll-interval", CONF_FLOAT, "10", CONF_NOTED, FT, NULL},
     {"mini-ft-controller-resume-delay", CONF_FLOAT, "10", CONF_NOTED, FT, NULL},
     /* Observability */
-    {"log-multi-turn", CONF_SWITCH, NULL, CONF_LATER, "agents and tools are planned", NULL},
     {"log-correct-samples", CONF_SWITCH, NULL, CONF_LATER,
      "these figures are planned; saved samples have rewards and lengths", NULL},
     {"use-prometheus", CONF_SWITCH, NULL, CONF_LATER,
@@ -349,15 +337,6 @@ static const struct conf_known known_flags[] = {
      "the router opens connections as requests need them", NULL},
     {"miles-router-health-check-failure-threshold", CONF_INT, "3", CONF_NEVER,
      "give --router-health-failure-threshold", NULL},
-    /* Rollout */
-    {"generate-max-turns", CONF_INT, "16", CONF_LATER, "agents and tools are planned", NULL},
-    {"generate-tool-specs-path", CONF_STR, NULL, CONF_LATER, "agents and tools are planned", NULL},
-    {"generate-tool-call-parser", CONF_STR, NULL, CONF_LATER, "agents and tools are planned", NULL},
-    {"generate-execute-tool-function-path", CONF_STR, NULL, CONF_LATER,
-     "agents and tools are planned", NULL},
-    {"custom-agent-function-path", CONF_STR, NULL, CONF_LATER, "agents and tools are planned",
-     NULL},
-    {"max-seq-len", CONF_INT, NULL, CONF_LATER, "agents and tools are planned", NULL},
     /* Engine and router */
     {"sglang-config", CONF_STR, NULL, CONF_LATER,
      "several models and kinds of engines in one run are planned", NULL},

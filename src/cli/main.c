@@ -22,6 +22,7 @@ static const struct {
     {"router", cmd_router, "one address in front of many such servers"},
     {"session", cmd_session, "an endpoint for each agent, which records its tokens"},
     {"reward", cmd_reward, "score answers: a file, or over HTTP for any framework"},
+    {"sandbox", cmd_sandbox, "run Python programs in sandboxes, for the tools of agents"},
     {"guard", cmd_guard, "run a command that leaves no process behind"},
     {"diff", cmd_diff, "name the first step in which two runs differ"},
     {"audit", cmd_audit, "grade, tokenise and score saved samples once more"},

@@ -56,10 +56,11 @@ struct train {
     int nsets, nevals;
     int eval_typed; /* the set being read names its reward */
     struct hub *hub, *eval_hub;
-    atomic_int own_types;       /* prompts name their reward */
-    _Atomic int64_t untyped;    /* line of the first that does not, without --rm-type */
-    struct port_hook *generate; /* --custom-generate-function-path */
-    struct extend *extend;      /* the user's functions */
+    atomic_int own_types;         /* prompts name their reward */
+    _Atomic int64_t untyped;      /* line of the first that does not, without --rm-type */
+    struct port_hook *generate;   /* --custom-generate-function-path, or an agent's */
+    struct session_api *sessions; /* of agents, or NULL */
+    struct extend *extend;        /* the user's functions */
     struct filter *dynamic, *sample_filter, *all_samples, *buffer_filter;
     struct port_native ports;
     int ports_open;
@@ -109,6 +110,9 @@ static inline int64_t train_context(const struct train *t, int64_t tokens)
 /* Is the reward that this prompt names one that we know? Told here, before the first sample is
  * drawn; called from several threads. */
 int train_reward_type(struct train *t, const struct prompts_row *row, struct err *e);
+
+/* The session server of agents, in front of the engines at url; its address goes into args. */
+int train_open_sessions(struct train *t, const char *url, json_t *args, struct err *e);
 
 /* Does the option name something that is not built in? */
 int train_named(const char *flag, const char *path);

@@ -17,6 +17,8 @@ BLOB(shim, "shim.py");
 BLOB(worker, "worker.py");
 BLOB(hooks, "hooks.py");
 BLOB(engine, "engine.py");
+BLOB(agent, "agent.py");
+BLOB(sandbox, "sandbox.py");
 BLOB(memory, "memory.py");
 BLOB(loss, "loss.py");
 BLOB(params, "params.py");
@@ -29,6 +31,7 @@ json_t *pyside_modules(void)
         {"miles_c", pyside_init},          {"miles_c.types", pyside_types},
         {"miles_c.shim", pyside_shim},     {"miles_c.worker", pyside_worker},
         {"miles_c.hooks", pyside_hooks},   {"miles_c.engine", pyside_engine},
+        {"miles_c.agent", pyside_agent},   {"miles_c.sandbox", pyside_sandbox},
         {"miles_c.memory", pyside_memory}, {"miles_c.loss", pyside_loss},
         {"miles_c.params", pyside_params},
     };

@@ -387,7 +387,7 @@ static int batch_answer(struct batch *b, const struct port_answer *a, struct err
     q->answered++;
     batch_tell(b, (struct batch_event){BATCH_ANSWER, u->group, i, a->ntokens});
     if (s->status == SAMPLE_ABORTED) {
-        batch_fail(q, "the engine gave a sample up");
+        batch_fail(q, a->made && a->made->reason ? a->made->reason : "the engine gave a sample up");
         batch_scored(b, u->group, i);
         return STATUS_OK;
     }

@@ -18,12 +18,14 @@ struct hook_call {
     struct hook_call *next;
     int64_t group;
     int sample;
-    json_t *argv;
+    json_t *argv, *given; /* given: the sample, until it is made */
     int sent, dropped;
 };
 
 struct port_hook {
     struct hookcall *h;
+    const char *flag;
+    int spare;
     const struct rollout_port *inner;
     struct rollout_port port;
     struct hook_call *calls, **end; /* all that are not polled, in order */
@@ -71,7 +73,8 @@ static int hook_submit(void *self, const struct port_group *g, struct err *e)
         struct hook_call *c = mem_alloc(sizeof *c);
         c->group = g->id;
         c->sample = i;
-        c->argv = json_pack("[o,o,b]", hook_sample(g, i), hook_params(g, i), g->stream == RNG_EVAL);
+        c->given = hook_sample(g, i);
+        c->argv = json_pack("[O,o,b]", c->given, hook_params(g, i), g->stream == RNG_EVAL);
         *p->end = c;
         p->end = &c->next;
     }
@@ -108,6 +111,7 @@ static void hook_forget(struct port_hook *p, struct hook_call *c)
         p->end = at;
     }
     json_decref(c->argv);
+    json_decref(c->given);
     mem_free(c);
 }
 
@@ -123,18 +127,17 @@ static void hook_aborted(const struct hook_call *c, struct port_answer *a)
 static int hook_answer(struct port_hook *p, struct hook_call *c, const json_t *value,
                        struct port_answer *a, struct err *e)
 {
+    json_t *first = json_array_get(value, 0), *more = json_array();
     struct sample *s;
     int rc;
 
-    if (json_array_size(value) != 1) {
-        return ERR(e, STATUS_UNSUPPORTED,
-                   "--custom-generate-function-path: it made %zu samples of one, which is not "
-                   "supported: give one back",
-                   json_array_size(value));
+    for (size_t i = 1; i < json_array_size(value); i++) {
+        json_array_append(more, json_array_get(value, i));
     }
-    rc = sample_from_json(json_array_get(value, 0), &s, e);
+    json_object_set_new(first, "siblings", more);
+    rc = sample_from_json(first, &s, e);
     if (rc != STATUS_OK) {
-        return err_prefix(e, "--custom-generate-function-path");
+        return err_prefix(e, "--%s", p->flag);
     }
     sample_free(p->answer);
     p->answer = s;
@@ -151,6 +154,20 @@ static int hook_answer(struct port_hook *p, struct hook_call *c, const json_t *v
                                                                             : PORT_STOP;
     a->version = s->nsegments ? s->segments[s->nsegments - 1].version : -1;
     return STATUS_OK;
+}
+
+/* A call that failed: a sample without a response, and why. */
+static int hook_spare(struct port_hook *p, struct hook_call *c, const char *reason,
+                      struct port_answer *a, struct err *e)
+{
+    json_t *list = json_pack("[O]", c->given);
+    int rc;
+
+    json_object_set_new(c->given, "status", json_string("failed"));
+    json_object_set_new(c->given, "reward_reason", json_sprintf("--%s: %s", p->flag, reason));
+    rc = hook_answer(p, c, list, a, e);
+    json_decref(list);
+    return rc;
 }
 
 static int hook_poll(void *self, struct port_answer *a, struct err *e)
@@ -183,7 +200,8 @@ static int hook_poll(void *self, struct port_answer *a, struct err *e)
         hook_aborted(c, a);
     } else if (r.failed) {
         p->failed++;
-        rc = ERR(e, STATUS_CHILD, "--custom-generate-function-path: %s", r.reason);
+        rc = p->spare ? hook_spare(p, c, r.reason, a, e)
+                      : ERR(e, STATUS_CHILD, "--%s: %s", p->flag, r.reason);
     } else {
         rc = hook_answer(p, c, r.value, a, e);
     }
@@ -223,7 +241,7 @@ static void hook_report(void *self, json_t *row)
 int port_hook_open(const struct port_hook_opts *o, struct port_hook **out, struct err *e)
 {
     struct port_hook *p = mem_alloc(sizeof *p);
-    struct hookcall_opts h = {.flag = "custom-generate-function-path",
+    struct hookcall_opts h = {.flag = o->flag ? o->flag : "custom-generate-function-path",
                               .path = o->path,
                               .python = o->python,
                               .count = o->workers,
@@ -231,6 +249,8 @@ int port_hook_open(const struct port_hook_opts *o, struct port_hook **out, struc
                               .args = o->args};
     int rc = hookcall_open(&h, &p->h, e);
 
+    p->flag = h.flag;
+    p->spare = o->spare;
     p->end = &p->calls;
     p->inner = o->inner;
     p->port = (struct rollout_port){.submit = hook_submit,

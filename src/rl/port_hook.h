@@ -1,5 +1,6 @@
 /* A rollout port that draws no samples itself: a function of the user's makes each of them
- * (--custom-generate-function-path), as a rule by calling the engines of the port behind it.
+ * (--custom-generate-function-path, --custom-agent-function-path), as a rule by calling the engines
+ * of the port behind it.
  *
  *     struct port_hook *p;
  *     port_hook_open(&(struct port_hook_opts){.path = path, .inner = engines_port(g), ...}, &p,
@@ -21,6 +22,9 @@ struct err;
 struct port_hook;
 
 struct port_hook_opts {
+    const char *flag; /* whose function it is; NULL: custom-generate-function-path */
+    /* 1: a call that raises, dies or takes too long is a failed sample; 0: it ends the run */
+    int spare;
     const char *path;
     const char *python;
     double timeout_s;   /* of one sample */

@@ -491,23 +491,45 @@ int rollout_tick(struct rollout *r, struct err *e)
 static int rollout_order(const void *x, const void *y)
 {
     const struct sample *a = *(struct sample *const *)x, *b = *(struct sample *const *)y;
-    return (a->index > b->index) - (a->index < b->index);
+    int by = (a->index > b->index) - (a->index < b->index);
+    return by ? by : (a->branch > b->branch) - (a->branch < b->branch);
+}
+
+/* Branches of a session have the reward of the whole, where they have none of their own. */
+static int rollout_put(struct sample *s, struct sample **out)
+{
+    for (int i = 0; i < s->nsiblings; i++) {
+        if (!isfinite(s->siblings[i]->reward)) {
+            s->siblings[i]->reward = s->reward;
+        }
+        if (out) {
+            out[1 + i] = s->siblings[i];
+        }
+    }
+    if (out) {
+        out[0] = s;
+    }
+    return 1 + s->nsiblings;
 }
 
 static struct sample **rollout_of(struct rollout *r, enum rollout_fate fate, struct sample **old,
                                   int *n)
 {
-    size_t cap = (size_t)r->ngroups * (size_t)r->c.batch.n + 1;
-    struct sample **out = mem_alloc(sizeof *out * cap);
+    struct sample **out = NULL;
+    int total = 0;
 
     mem_free(old);
-    *n = 0;
-    for (int g = 0; g < r->ngroups; g++) {
-        struct sample **s = batch_group(r->b, g);
-        for (int i = 0; s && r->groups[g].fate == fate && i < r->c.batch.n; i++) {
-            out[(*n)++] = s[i];
+    for (int pass = 0; pass < 2; pass++) { /* counted first */
+        total = 0;
+        for (int g = 0; g < r->ngroups; g++) {
+            struct sample **s = batch_group(r->b, g);
+            for (int i = 0; s && r->groups[g].fate == fate && i < r->c.batch.n; i++) {
+                total += rollout_put(s[i], out ? out + total : NULL);
+            }
         }
+        out = out ? out : mem_alloc(sizeof *out * ((size_t)total + 1));
     }
+    *n = total;
     qsort(out, (size_t)*n, sizeof *out, rollout_order);
     return out;
 }

@@ -21,6 +21,35 @@ static void *sample_copy(const void *p, size_t bytes)
     return out;
 }
 
+static void sample_drop_siblings(struct sample *s)
+{
+    for (int i = 0; i < s->nsiblings; i++) {
+        sample_free(s->siblings[i]);
+    }
+    mem_free(s->siblings);
+    s->siblings = NULL;
+    s->nsiblings = 0;
+}
+
+/* Each is a sample of s's prompt, with the response of its own. */
+static void sample_take_siblings(struct sample *s, const struct sample *from)
+{
+    sample_drop_siblings(s);
+    s->siblings = from->nsiblings ? mem_alloc(sizeof *s->siblings * (size_t)from->nsiblings) : NULL;
+    s->nsiblings = from->nsiblings;
+    for (int i = 0; i < s->nsiblings; i++) {
+        struct sample *x = s->siblings[i] = sample_new();
+        x->index = s->index;
+        x->group_index = s->group_index;
+        x->rollout_id = s->rollout_id;
+        x->branch = i + 1;
+        x->prompt = json_incref(s->prompt);
+        x->label = json_incref(s->label);
+        sample_take(x, from->siblings[i]);
+        x->status = from->siblings[i]->status;
+    }
+}
+
 void sample_take(struct sample *s, const struct sample *from)
 {
     size_t r = (size_t)from->response_len;
@@ -44,6 +73,7 @@ void sample_take(struct sample *s, const struct sample *from)
     s->raw_reward = json_incref(from->raw_reward);
     json_decref(s->metadata);
     s->metadata = json_incref(from->metadata);
+    sample_take_siblings(s, from);
 }
 
 const char *sample_status_name(enum sample_status st)
@@ -71,6 +101,7 @@ void sample_free(struct sample *s)
         mem_free(s->logps);
         mem_free(s->segments);
         mem_free(s->response);
+        sample_drop_siblings(s);
         mem_free(s);
     }
 }
@@ -221,6 +252,13 @@ json_t *sample_to_json(const struct sample *s)
     json_object_set_new(j, "remove_sample", json_boolean(s->remove));
     json_object_set_new(j, "status", json_string(sample_status_name(s->status)));
     json_object_set_new(j, "metadata", s->metadata ? json_incref(s->metadata) : json_object());
+    if (s->nsiblings) {
+        a = json_array();
+        for (int i = 0; i < s->nsiblings; i++) {
+            json_array_append_new(a, sample_to_json(s->siblings[i]));
+        }
+        json_object_set_new(j, "siblings", a);
+    }
     return j;
 }
 
@@ -324,6 +362,22 @@ static int sample_arrays(const json_t *j, struct sample *s, struct err *e)
     return STATUS_OK;
 }
 
+static int sample_siblings(const json_t *list, struct sample *s, struct err *e)
+{
+    size_t n = json_array_size(list);
+    int rc = STATUS_OK;
+
+    s->siblings = n ? mem_alloc(sizeof *s->siblings * n) : NULL;
+    for (size_t i = 0; rc == STATUS_OK && i < n; i++) {
+        rc = sample_from_json(json_array_get(list, i), &s->siblings[i], e);
+        if (rc == STATUS_OK) {
+            s->siblings[i]->branch = (int)i + 1;
+            s->nsiblings++;
+        }
+    }
+    return rc;
+}
+
 int sample_from_json(const json_t *j, struct sample **out, struct err *e)
 {
     struct sample *s;
@@ -370,6 +424,7 @@ int sample_from_json(const json_t *j, struct sample **out, struct err *e)
     rc = rc == STATUS_OK
              ? sample_arrays(j, s, e)
              : ERR(e, STATUS_INPUT, "sample %lld: unknown status %s", (long long)s->index, st);
+    rc = rc == STATUS_OK ? sample_siblings(json_object_get(j, "siblings"), s, e) : rc;
     if (rc != STATUS_OK) {
         sample_free(s);
         return rc;

@@ -43,6 +43,10 @@ struct sample {
     char *reason;       /* why it has that reward, or none; NULL until scored */
     enum sample_status status;
     int remove; /* kept in the batch, not trained */
+    /* Further samples of the same rollout, owned: branches of an agent's session. They are trained
+     * beside it, and count with it as one. */
+    struct sample **siblings;
+    int nsiblings;
 };
 
 struct sample *sample_new(void);

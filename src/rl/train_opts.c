@@ -528,6 +528,44 @@ const struct conf_opt train_opts_table[] = {
     {"custom-generate-function-path", CONF_STR, NULL, NULL,
      "function that makes a sample; calls the engines itself", O(custom_generate_function_path),
      "extension points", NULL},
+    {"custom-agent-function-path", CONF_STR, NULL, NULL,
+     "function that talks to the policy through an OpenAI-compatible endpoint",
+     O(custom_agent_function_path), "agents", NULL},
+    {"generate-execute-tool-function-path", CONF_STR, NULL, NULL,
+     "function that runs a tool: the built-in loop of answers and tools",
+     O(generate_execute_tool_function_path), "agents", NULL},
+    {"generate-tool-specs-path", CONF_STR, NULL, NULL,
+     "its tools: a JSON file, or a list in Python", O(generate_tool_specs_path), "agents", NULL},
+    {"generate-tool-call-parser", CONF_STR, NULL, NULL,
+     "hermes, qwen or qwen25: <tool_call> in answers becomes tool_calls",
+     O(generate_tool_call_parser), "agents", NULL},
+    {"generate-max-turns", CONF_INT, "16", "[1,1024]", "answers of one sample in that loop",
+     O(generate_max_turns), "agents", NULL},
+    {"max-seq-len", CONF_INT, NULL, TOKENS, "tokens of an agent's conversation", O(max_seq_len),
+     "agents", NULL},
+    {"use-session-server", CONF_CHOICE, NULL, "v1|v2",
+     "sessions of one line of turns, or with branches; agents take v1 when unset",
+     O(use_session_server), "agents", NULL},
+    {"session-server-ip", CONF_STR, "127.0.0.1", NULL, "address that the session server listens on",
+     O(session_server_ip), "agents", NULL},
+    {"session-server-port", CONF_INTS, NULL, "[0,65535]",
+     "its port: of a range the first; unset: a free one", O(session_server_port), "agents", NULL},
+    {"tito-model", CONF_CHOICE, "default",
+     "default|qwen3|qwen35|qwennext|glm47|nemotron3|kimi25|kimi26|minimax_m25|minimax_m27|"
+     "deepseekv32|deepseekv4|inkling",
+     "noted: what stands between turns is taken from the chat template itself", O(tito_model),
+     "agents", NULL},
+    {"session-message-matcher", CONF_CHOICE, "strict", "strict|loose_tool_call|role_content_only",
+     "how messages that an agent sends again are compared", O(session_message_matcher), "agents",
+     NULL},
+    {"session-sample-picker-path", CONF_STR, NULL, NULL,
+     "v2: function that chooses among the samples of a session; unset: drop_retries",
+     O(session_sample_picker_path), "agents", NULL},
+    {"session-sample-postprocessor-path", CONF_STR, NULL, NULL,
+     "function that finishes the samples of a session", O(session_sample_postprocessor_path),
+     "agents", NULL},
+    {"log-multi-turn", CONF_SWITCH, NULL, NULL, "metrics of turns and of their lengths",
+     O(log_multi_turn), "agents", NULL},
     {"custom-convert-samples-to-train-data-path", CONF_STR, NULL, NULL,
      "function that makes the training data of the samples",
      O(custom_convert_samples_to_train_data_path), "extension points", NULL},
@@ -1145,6 +1183,46 @@ static int check_debug(struct train_opts *o, struct err *e)
 }
 
 /* Flags of Miles that are other names or repeat another. */
+/* Agents, their sessions, and what these cannot be joined with. */
+static int check_agents(const struct train_opts *o, struct err *e)
+{
+    const char *tools = o->generate_execute_tool_function_path;
+    const char *agent = o->custom_agent_function_path ? "--custom-agent-function-path"
+                        : tools                       ? "--generate-execute-tool-function-path"
+                                                      : NULL;
+    int sessions = agent || o->use_session_server >= 0, branches = o->use_session_server == 1;
+    const char *other =
+        agent && o->custom_generate_function_path ? "--custom-generate-function-path"
+        : o->custom_agent_function_path && tools  ? "--generate-execute-tool-function-path"
+        : agent && o->partial_rollout             ? "--partial-rollout"
+                                                  : NULL;
+
+    if (other) {
+        return ERR(e, STATUS_INPUT, "%s and %s exclude each other", agent, other);
+    }
+    other = !branches                           ? NULL
+            : o->group_rm                       ? "--group-rm"
+            : o->partial_rollout                ? "--partial-rollout"
+            : o->recompute_logprobs_via_prefill ? "--recompute-logprobs-via-prefill"
+            : o->fully_async                    ? "--fully-async"
+                                                : NULL;
+    if (other) {
+        return ERR(e, STATUS_INPUT, "--use-session-server v2 and %s exclude each other", other);
+    }
+    if (!tools != !o->generate_tool_specs_path) {
+        return ERR(e, STATUS_INPUT,
+                   "--generate-execute-tool-function-path and "
+                   "--generate-tool-specs-path need each other");
+    }
+    if (o->tito_model && !sessions) {
+        return ERR(e, STATUS_INPUT, "--tito-model needs --use-session-server");
+    }
+    if (o->tito_model && o->chat_template_path) {
+        return ERR(e, STATUS_INPUT, "--tito-model and --chat-template-path exclude each other");
+    }
+    return STATUS_OK;
+}
+
 static int check_scripts(struct train_opts *o, struct err *e)
 {
     if (!isnan(o->tis_threshold)) {
@@ -1198,6 +1276,7 @@ int train_opts_validate(struct train_opts *o, struct err *e)
 {
     int rc = check_sources(o, e);
     rc = rc ? rc : check_scripts(o, e);
+    rc = rc ? rc : check_agents(o, e);
     rc = rc ? rc : check_debug(o, e);
     rc = rc ? rc : derive_batch(o, e);
     rc = rc ? rc : check_packing(o, e);

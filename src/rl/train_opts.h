@@ -193,6 +193,17 @@ struct train_opts {
     /* extension points, see rl/extend.h */
     char *eval_function_path, *data_source_path;
     char *custom_generate_function_path, *custom_model_provider_path;
+
+    /* agents, see docs/agents.md */
+    char *custom_agent_function_path, *generate_execute_tool_function_path;
+    char *generate_tool_specs_path, *generate_tool_call_parser;
+    int64_t generate_max_turns, max_seq_len;
+    int use_session_server; /* -1 unset, 0 v1, 1 v2 */
+    char *session_server_ip;
+    struct conf_ints session_server_port;
+    int tito_model, session_message_matcher;
+    char *session_sample_picker_path, *session_sample_postprocessor_path;
+    int log_multi_turn;
     char *custom_convert_samples_to_train_data_path, *rollout_data_postprocess_path;
     char *custom_rollout_log_function_path, *custom_eval_rollout_log_function_path;
     char *custom_megatron_init_path, *custom_megatron_post_save_hook_path;

@@ -296,8 +296,21 @@ static json_t *messages_from(const json_t *messages, size_t at)
     return out;
 }
 
-static int check_size(const struct session *s, const struct session_ask *q, struct err *e)
+/* Tokens of the prompt that the line begins with. */
+static int first_prompt(const struct session *s, const struct session_ask *q)
 {
+    int i = q->parent;
+
+    while (i >= 0 && s->turns[i].parent >= 0) {
+        i = s->turns[i].parent;
+    }
+    return i < 0 ? q->n : s->turns[i].ninserted;
+}
+
+static int check_size(const struct session *s, struct session_ask *q, struct err *e)
+{
+    const struct session_env *env = s->env;
+    int left = env->max_response - (q->n - first_prompt(s, q));
     size_t bytes = json_dumpb(q->added, NULL, 0, JSON_COMPACT);
 
     if (s->bytes + bytes > s->env->max_bytes) {
@@ -305,9 +318,13 @@ static int check_size(const struct session *s, const struct session_ask *q, stru
             s->env->max_bytes);
         return 400;
     }
-    if (q->n >= s->env->max_tokens) {
-        ERR(e, STATUS_INPUT, "the conversation has %d tokens, which leaves no room of %d", q->n,
-            s->env->max_tokens);
+    q->room = env->max_tokens - q->n;
+    q->room = env->max_response && left < q->room ? left : q->room;
+    if (q->room < 1) {
+        ERR(e, STATUS_INPUT,
+            "the conversation has %d tokens, which leaves no room: there may be %d, and %d behind "
+            "the first prompt",
+            q->n, env->max_tokens, env->max_response ? env->max_response : env->max_tokens);
         return 400;
     }
     return 200;

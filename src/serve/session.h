@@ -50,6 +50,7 @@ struct session_env {
     enum session_match match;
     int tree;         /* 1: branches are kept (v2) */
     int max_tokens;   /* of prompt and answers of a conversation */
+    int max_response; /* of all behind its first prompt; 0: no bound of its own */
     size_t max_bytes; /* of all messages of a session, as JSON */
 };
 
@@ -60,6 +61,7 @@ struct session_ask {
     int32_t *ids; /* (n) the whole prompt */
     int n;
     int from;               /* tokens of it that earlier turns have */
+    int room;               /* tokens that an answer may have; at least 1 */
     int parent;             /* turn that it goes on from; -1: none */
     int drop;               /* turn that it takes back; -1: none */
     json_t *added;          /* messages behind that turn's answer */

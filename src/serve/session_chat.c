@@ -82,7 +82,7 @@ static int sampling(const struct session_api_call *c, int64_t seed, int seeded, 
 {
     json_t *p = c->in->params ? json_deep_copy(c->in->params) : json_object();
     const json_t *had = jfield_get(c->in->params, "temperature"), *now;
-    int64_t room = c->a->o.env.max_tokens - c->ask.n, most = -1;
+    int64_t room = c->ask.room, most = -1;
     const char *name;
     int rc;
 
@@ -304,6 +304,25 @@ static json_t *calls_json(const struct outparse *o)
     return list;
 }
 
+/* Text of the answer. A NUL, which a client could not send back, is shown as U+FFFD. */
+static json_t *text_json(const struct buf *b)
+{
+    struct buf out;
+    json_t *v;
+
+    buf_init(&out, (size_t)1 << 30);
+    for (size_t i = 0; i < b->len; i++) {
+        if (b->data[i]) {
+            buf_char(&out, b->data[i]);
+        } else {
+            buf_str(&out, "\xef\xbf\xbd");
+        }
+    }
+    v = json_stringn(out.data, out.len);
+    buf_fini(&out);
+    return v ? v : json_string("");
+}
+
 /* The assistant's message as the agent gets it. */
 static json_t *message_of(const struct session_api_call *c, const struct sampled *x)
 {
@@ -314,11 +333,9 @@ static json_t *message_of(const struct session_api_call *c, const struct sampled
 
     outparse_split(&o, &rules, c->name, 0, x->text, x->len, 1);
     m = json_pack("{s:s,s:o}", "role", "assistant", "content",
-                  o.ncalls && !o.content.len ? json_null()
-                                             : json_stringn(o.content.data, o.content.len));
+                  o.ncalls && !o.content.len ? json_null() : text_json(&o.content));
     if (o.reasoning.len) {
-        json_object_set_new(m, "reasoning_content",
-                            json_stringn(o.reasoning.data, o.reasoning.len));
+        json_object_set_new(m, "reasoning_content", text_json(&o.reasoning));
     }
     if (o.ncalls) {
         json_object_set_new(m, "tool_calls", calls_json(&o));
@@ -466,7 +483,7 @@ void session_chat_finish(struct session_api_call *c)
     } else if (c->status != 200) {
         upstream_error(c, &e);
         http = c->status >= 400 && c->status < 500 ? 400 : 502;
-    } else if (!(o = json_loadb(c->reply.data, c->reply.len, 0, NULL))) {
+    } else if (!(o = json_loadb(c->reply.data, c->reply.len, JSON_ALLOW_NUL, NULL))) {
         ERR(&e, STATUS_FORMAT, "the engines' answer is not JSON");
     } else if (read_sampled(o, &x, &e) == STATUS_OK) {
         if (x.finish == SESSION_ABORT) {

@@ -673,10 +673,13 @@ static int trainer_loss(struct trainer *t, const struct trainer_batch *m, struct
         if (x->exact && x->roll) {
             for (int j = 0; j < x->response; j++) {
                 float d = t->logp[at + j] - x->roll[j];
+                if (x->mask && !x->mask[j] && x->roll[j] == 0.0f) {
+                    continue; /* inserted: nobody sampled it */
+                }
                 d = d < 0 ? -d : d;
                 r->max_diff = d > r->max_diff || d != d ? d : r->max_diff;
+                r->exact_tokens++;
             }
-            r->exact_tokens += x->response;
         }
         rc = loss_sample(&t->o.loss, &r->step, &l, &r->sums, e);
         if (rc != STATUS_OK) {
