@@ -235,7 +235,8 @@ static int train_open_hubs(struct train *t, struct err *e)
         rc = hub_open(&h, &t->eval_hub, e);
     }
     if (rc == STATUS_OK && !t->hub && !t->scored && !o->load_debug_rollout_data &&
-        !o->debug_rollout_only && !o->use_opd && o->loss_type != LOSS_SFT) {
+        !o->debug_rollout_only && !o->use_opd && o->loss_type != LOSS_SFT &&
+        !o->custom_agent_function_path) { /* which may give rewards itself */
         rc =
             ERR(e, STATUS_INPUT,
                 "training needs a reward: give --rm-type or --custom-rm-path, or an rm_type in the "

@@ -80,11 +80,16 @@ struct port_record_head {
 static void *port_record_pack_made(const struct port_answer *a, struct port_record_head h,
                                    size_t *n)
 {
-    json_t *j = sample_to_json(a->made);
+    json_t *j = sample_to_json(a->made), *list = json_object_get(j, "siblings");
     size_t len;
     char *text, *p;
 
+    /* segments are told of every sample: what is exact must stay so */
     json_object_set_new(j, "segments", sample_segments_json(a->made));
+    for (int i = 0; i < a->made->nsiblings; i++) {
+        json_object_set_new(json_array_get(list, (size_t)i), "segments",
+                            sample_segments_json(a->made->siblings[i]));
+    }
     text = json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(17));
     json_decref(j);
     if (!text) {

@@ -94,6 +94,77 @@ void rollmetric_category(json_t *row, const char *key, struct sample *const *s, 
     }
 }
 
+/* PREFIX_mean, _max and _min of v (n), which is sorted. */
+static void rollmetric_span(json_t *row, const char *prefix, int *v, int n)
+{
+    static const char *const names[] = {"mean", "max", "min"};
+    double sum = 0.0;
+
+    qsort(v, (size_t)n, sizeof *v, rollmetric_by_value);
+    for (int i = 0; i < n; i++) {
+        sum += v[i];
+    }
+    for (int i = 0; n && i < 3; i++) {
+        char name[160];
+        snprintf(name, sizeof name, "multi_turn/%s_%s", prefix, names[i]);
+        metric_put(row, name, i == 0 ? sum / n : i == 1 ? v[n - 1] : v[0]);
+    }
+}
+
+void rollmetric_turns(json_t *row, struct sample *const *s, int n, int64_t most)
+{
+    int *v[3], k = 0, over = 0;
+
+    for (int i = 0; i < 3; i++) {
+        v[i] = mem_alloc(sizeof **v * (size_t)(n + 1));
+    }
+    for (int i = 0; i < n; i++) {
+        const json_t *rounds = json_object_get(s[i]->metadata, "round_number");
+        v[0][i] = s[i]->response_len;
+        v[1][i] = s[i]->mask ? 0 : s[i]->response_len;
+        for (int j = 0; s[i]->mask && j < s[i]->response_len; j++) {
+            v[1][i] += s[i]->mask[j];
+        }
+        over += s[i]->response_len > most;
+        if (json_is_integer(rounds)) {
+            v[2][k++] = (int)json_integer_value(rounds);
+        }
+    }
+    rollmetric_span(row, "raw_response_length/response_length", v[0], n);
+    rollmetric_span(row, "wo_obs_response_length/response_length", v[1], n);
+    rollmetric_span(row, "multi_turn_metric/round_number", v[2], k);
+    if (n) {
+        metric_put(row, "multi_turn/raw_response_length/response_length_clip_ratio",
+                   (double)over / n);
+    }
+    for (int i = 0; i < 3; i++) {
+        mem_free(v[i]);
+    }
+}
+
+void rollmetric_sessions(json_t *row, const char *version, struct sample *const *s, int n)
+{
+    int all = 0;
+
+    for (int i = 0; i < n; i++) {
+        all += json_object_get(s[i]->metadata, "tito_session_mismatch") != NULL;
+    }
+    for (int i = 0; i < n && all; i++) {
+        const char *why =
+            json_string_value(json_object_get(s[i]->metadata, "tito_session_mismatch"));
+        char name[160];
+        double old;
+        snprintf(name, sizeof name, "rollout/tito_session_mismatch_rate/%s", version);
+        old = json_number_value(json_object_get(row, name));
+        metric_put(row, name, old + (why ? 1.0 / all : 0.0));
+        if (why) {
+            snprintf(name, sizeof name, "rollout/tito_session_mismatch_rate/%s/%.40s", version,
+                     why);
+            metric_put(row, name, json_number_value(json_object_get(row, name)) + 1.0 / all);
+        }
+    }
+}
+
 void rollmetric_rollout(json_t *row, struct sample *const *s, int n, const float *shaped)
 {
     struct exact raw, norm, logp;

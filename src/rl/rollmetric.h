@@ -13,6 +13,14 @@ void rollmetric_zero_std(json_t *row, struct sample *const *s, int n);
 /* --log-reward-category: rollout/error_cat/VALUE, the share of samples whose reward function
  * returned an object with this value under the key. */
 void rollmetric_category(json_t *row, const char *key, struct sample *const *s, int n);
+/* --log-multi-turn: multi_turn/raw_response_length/..., wo_obs_response_length/... (without tokens
+ * that were not sampled) and multi_turn_metric/round_number_...; `most`:
+ * --rollout-max-response-len.
+ */
+void rollmetric_turns(json_t *row, struct sample *const *s, int n, int64_t most);
+/* rollout/tito_session_mismatch_rate/VERSION[/CLASS]: the share of samples of sessions whose tokens
+ * are not those of their conversation tokenised anew. Nothing where there are none. */
+void rollmetric_sessions(json_t *row, const char *version, struct sample *const *s, int n);
 /* rollout/raw_reward, rewards, response_lengths, total_lengths, truncated, rollout_log_probs,
  * weight_version/...; shaped (n) are the normalised rewards. */
 void rollmetric_rollout(json_t *row, struct sample *const *s, int n, const float *shaped);

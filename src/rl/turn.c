@@ -482,6 +482,7 @@ static int turn_record_kept(const struct turn *t, struct sample *const *s, int n
 static int turn_end_rollout(struct turn *t, struct sample **s, int n, struct err *e)
 {
     double dt = turn_now(t) - t->began, tokens = 0.0;
+    int rewarded = t->c->hub || t->c->scored || t->c->o->custom_agent_function_path;
     int rc;
 
     for (int i = 0; i < n; i++) {
@@ -490,13 +491,17 @@ static int turn_end_rollout(struct turn *t, struct sample **s, int n, struct err
     metric_put(t->row, "perf/rollout_time", dt);
     metric_put(t->row, "perf/tokens_per_gpu_per_sec", dt > 0 ? tokens / dt : 0.0);
     rollmetric_lengths(t->row, "rollout", s, n);
-    if (t->c->hub || t->c->scored) {
+    rollmetric_sessions(t->row, t->c->o->use_session_server == 1 ? "v2" : "v1", s, n);
+    if (t->c->o->log_multi_turn) {
+        rollmetric_turns(t->row, s, n, t->c->o->rollout_max_response_len);
+    }
+    if (rewarded) {
         rollmetric_zero_std(t->row, s, n);
     }
-    if ((t->c->hub || t->c->scored) && t->c->o->log_reward_category) {
+    if (rewarded && t->c->o->log_reward_category) {
         rollmetric_category(t->row, t->c->o->log_reward_category, s, n);
     }
-    if ((t->c->hub || t->c->scored) && t->c->o->log_passrate) {
+    if (rewarded && t->c->o->log_passrate) {
         rollmetric_passrate(t->row, "passrate/", s, n, (int)t->c->o->n_samples_per_prompt);
     }
     if (t->roll) {

@@ -25,6 +25,7 @@ from miles_c.agent import tensors  # noqa: E402
 V1, V2, DEAD, ENGINE = sys.argv[1:5]
 AGENTS, TURNS = int(os.environ.get("AGENTS", 64)), int(os.environ.get("TURNS", 600))
 LOCK = threading.Lock()
+TALK = {"temperature": 1, "logit_bias": {"2": 5.0}}  # answers that end: a bias is not in log-probs
 COUNT = {"turns": 0, "differences": 0, "checks": 0, "sessions": 0, "mismatched": 0}
 WORDS = "the a Number <|im_start|> naive\u0301 \u00fc\u20ac 12345 \n\n  {\"a\": 1} ``` end. \U0001f600".split(" ")
 
@@ -123,7 +124,7 @@ def agent(number):
     while COUNT["turns"] < TURNS:
         tree, told = rng.random() < 0.3, {}
         peer = peers[tree]
-        session = opened(peer, seed=rng.getrandbits(40), sampling_params={"temperature": 1})
+        session = opened(peer, seed=rng.getrandbits(40), sampling_params=TALK)
         line, turns = [user(" ".join(rng.choices(WORDS, k=rng.randint(1, 8))))], 0
         for _ in range(rng.randint(1, 6)):
             message, finish = turn(peer, session, line, told, rng)
@@ -187,7 +188,7 @@ def errors():
     check(peer.ask("POST", "/sessions", b"x" * 70000)[0] == 400, "a huge POST /sessions")
     check(peer.ask("POST", f"/sessions/{s}{path}", b" " * (17 << 20))[0] == 413, "a huge body")
     check(peer.ask("POST", "/sessions/" + "x" * 200, b"")[0] == 404, "a long name")
-    check(peer.ask("GET", "/sessions/%00%2e%2e/x")[0] == 404, "an odd name")
+    check(peer.ask("GET", "/sessions/%00%2e%2e/x")[0] in (400, 404), "an odd name")
     check(peer.ask("PUT", f"/sessions/{s}")[0] == 405, "a method that is none")
     error = peer.json("POST", f"/sessions/{s}{path}",
                       {"messages": [user("x")], "chat_template_kwargs": {"tokenize": True}}, 422)

@@ -64,7 +64,7 @@ async def ask_soon(*args, **more):
 
 async def plain(base_url, prompt, request_kwargs, metadata, **kwargs):
     """Two turns; the reward is made of what was said."""
-    kwargs = dict(request_kwargs, max_tokens=6)
+    kwargs = dict(request_kwargs, max_tokens=6, logit_bias={"2": 4.0})
     one = await ask_soon(base_url, prompt, **kwargs)
     said = one["message"]["content"] or ""
     if one["finish_reason"] == "stop":
@@ -143,7 +143,11 @@ weights() {
 # Every sampled token has the trainer's log-prob, bit for bit, or the run would have ended.
 train plain --custom-agent-function-path "$WORK/agents.py:plain" --save "$WORK/plain-ckpt" --log-multi-turn
 exact=$(metric plain train/exact_tokens)
-[ "${exact%.*}" -gt 300 ] || lib_die "only $exact tokens of agents were checked against the trainer"
+sampled=$(python3 -c 'import json, sys
+print(sum(round(16 * json.loads(r)["multi_turn/wo_obs_response_length/response_length_mean"]) for r in open(sys.argv[1])))' \
+    "$WORK/plain/metrics.jsonl")
+# samples whose advantage is zero are not computed
+[ $((10 * exact)) -ge $((7 * sampled)) ] || lib_die "$exact of $sampled sampled tokens were compared"
 trained=$((trained + 1))
 
 # The same again, killed twice: no recorded sample is asked for again, and the same bits come out.

@@ -256,13 +256,46 @@ static void infinite_log_prob(void **state)
     sample_free(s);
 }
 
+/* Branches of a session come along, by JSON and when a sample is taken. */
+static void siblings(void **state)
+{
+    struct sample *s = make(), *back, *took = sample_new();
+    json_t *j;
+
+    (void)state;
+    s->siblings = mem_alloc(sizeof *s->siblings);
+    s->siblings[0] = make();
+    s->siblings[0]->reward = 0.25;
+    s->nsiblings = 1;
+    j = sample_to_json(s);
+    assert_int_equal(sample_from_json(j, &back, &e), 0);
+    took->index = 77;
+    took->rollout_id = 78;
+    sample_take(took, back);
+    assert_int_equal(took->nsiblings, 1);
+    assert_int_equal(took->siblings[0]->index, 77);
+    assert_int_equal(took->siblings[0]->rollout_id, 78);
+    assert_int_equal(took->siblings[0]->branch, 1);
+    assert_true(took->siblings[0]->reward == 0.25);
+    assert_memory_equal(took->siblings[0]->logps, s->logps, sizeof(float) * 4);
+    json_decref(j);
+    sample_free(s);
+    sample_free(back);
+    sample_free(took);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trip),       cmocka_unit_test(segments),
-        cmocka_unit_test(floats),           cmocka_unit_test(bare),
-        cmocka_unit_test(object_reward),    cmocka_unit_test(malformed),
-        cmocka_unit_test(malformed_values), cmocka_unit_test(infinite_log_prob),
+        cmocka_unit_test(siblings),
+        cmocka_unit_test(round_trip),
+        cmocka_unit_test(segments),
+        cmocka_unit_test(floats),
+        cmocka_unit_test(bare),
+        cmocka_unit_test(object_reward),
+        cmocka_unit_test(malformed),
+        cmocka_unit_test(malformed_values),
+        cmocka_unit_test(infinite_log_prob),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,7 +9,7 @@ static struct tokenizer *tok;
 static struct chat_template *chat;
 
 static const char template_text[] =
-    "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}</s>\n{% endfor %}"
+    "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}</s>|{% endfor %}"
     "{% if add_generation_prompt %}<s>assistant: {% endif %}";
 
 static int setup(void **state)
@@ -113,11 +113,11 @@ static void test_line(void **state)
 
     (void)state;
     assert_int_equal(ask(s, t, 1, &q, &e), 200);
-    expect_text(&q, "<s>user: hi</s>\n<s>assistant: ");
+    expect_text(&q, "<s>user: hi</s>|<s>assistant: ");
     first = q.n;
     assert_int_equal(say(s, &q, "yo", 0, &e), 200);
     assert_int_equal(ask(s, t, 3, &q, &e), 200);
-    expect_text(&q, "<s>user: hi</s>\n<s>assistant: yo</s>\n<s>user: more</s>\n<s>assistant: ");
+    expect_text(&q, "<s>user: hi</s>|<s>assistant: yo</s>|<s>user: more</s>|<s>assistant: ");
     assert_int_equal(q.from, first + 3);
     assert_int_equal(say(s, &q, "ok", 0, &e), 200);
     assert_int_equal(session_samples(s, 0, &list, &n, &e), 200);
