@@ -31,7 +31,7 @@ CKPT_ARGS=(
     --hf-checkpoint "$MODEL"
     --load "$SAVE/checkpoint"
     --save "$SAVE/checkpoint"
-    --save-interval 20
+    --save-interval 10
     --save-hf "$SAVE/hf"
     --run-dir "$SAVE/run"
 )
@@ -48,7 +48,7 @@ ROLLOUT_ARGS=(
     --n-samples-per-prompt 8
     --rollout-max-response-len 128
     --rollout-max-context-len 256
-    --rollout-temperature 1
+    --rollout-temperature 0.8
 )
 
 AGENT_ARGS=(

@@ -14,7 +14,7 @@ ASK = ("{question}\nFirst write the calculation as a Python expression, and noth
 TELL = "The result is {result}\nNow answer the question with the number only."
 SAFE = re.compile(r"[0-9+\-*/%(). ]{1,40}")
 
-box = None
+box = client = None  # one of each for the process
 
 
 def expression(text):
@@ -34,20 +34,29 @@ async def calculate(args, text):
     return out[-1][:40] if out else "error: nothing was printed"
 
 
-async def run(base_url, prompt, request_kwargs, metadata, label, args, **kwargs):
-    """One sample: two answers of the policy with the tool between them."""
-    kwargs = dict(request_kwargs, max_tokens=24)
-    async with openai.AsyncOpenAI(base_url=base_url + "/v1", api_key="none", max_retries=0) as client:
-        messages = [{"role": "user", "content": ASK.format(question=prompt[-1]["content"])}]
-        first = (await client.chat.completions.create(model="policy", messages=messages,
-                                                      **kwargs)).choices[0]
-        if first.finish_reason != "stop":
-            return {"reward": 0.0, "tool": None}
-        result = await calculate(args, first.message.content)
-        messages += [first.message.model_dump(exclude_none=True),
-                     {"role": "user", "content": TELL.format(result=result)}]
-        second = (await client.chat.completions.create(model="policy", messages=messages,
-                                                       **kwargs)).choices[0]
+def policy(base_url):
+    """The session's endpoint. All sessions share the connections: a client of its own for each would
+    load the certificates each time."""
+    global client
+    client = client or openai.DefaultAsyncHttpxClient(timeout=120.0)
+    return openai.AsyncOpenAI(base_url=base_url + "/v1", api_key="none", max_retries=0,
+                              timeout=120.0, http_client=client).chat.completions
+
+
+async def run(base_url, prompt, request_kwargs, metadata, label, args, evaluation=False):
+    """One sample: two answers of the policy with the tool between them. In training, a right
+    calculation is worth something by itself; an evaluation counts right answers."""
+    ask = policy(base_url).create
+    kwargs = dict(request_kwargs, model="policy", max_tokens=24)
+    messages = [{"role": "user", "content": ASK.format(question=prompt[-1]["content"])}]
+    first = (await ask(messages=messages, **kwargs)).choices[0]
+    if first.finish_reason != "stop":
+        return {"reward": 0.0, "tool": None}
+    result = await calculate(args, first.message.content)
+    messages += [first.message.model_dump(exclude_none=True),
+                 {"role": "user", "content": TELL.format(result=result)}]
+    second = (await ask(messages=messages, **kwargs)).choices[0]
     numbers = re.findall(r"-?\d+", second.message.content or "")
     right = bool(numbers) and numbers[-1] == str(label)
-    return {"reward": float(right), "tool": result}
+    step = 0.0 if evaluation else 0.25 * (result == str(label))
+    return {"reward": float(right) + step, "tool": result}

@@ -92,17 +92,15 @@ def request_kwargs(params):
 
 
 def take_result(samples, result):
-    """What the agent returned: nothing, a reward, or a dict with `reward` and further facts. A dict
-    `rewards` gives rewards by the id of an answer, for the samples that end with it."""
+    """What the agent returned: nothing, a reward, or a dict with `reward` and further facts. The
+    samples of a session are one rollout, and have one reward."""
     if result is None:
         return
     facts = result if isinstance(result, dict) else {"reward": result}
-    by_id = facts.get("rewards") or {}
+    reward = facts.get("reward")
     for one in samples:
-        last = one.metadata["response_ids"][-1]
-        reward = by_id.get(last, facts.get("reward"))
         one.reward = None if reward is None else worker.plain(reward)
-        one.metadata.update({k: v for k, v in facts.items() if k not in ("reward", "rewards")})
+        one.metadata.update({k: v for k, v in facts.items() if k != "reward"})
         metrics = facts.get("agent_metrics") or {}
         one.non_generation_time = float(metrics.get("total_tool_time", 0.0))
 

@@ -444,8 +444,8 @@ static int train_open_generate(struct train *t, const json_t *args, struct err *
         p.path = o->custom_generate_function_path;
     }
     p.spare = p.flag != NULL; /* what an agent does is the world's business */
-    if (!t->rollout || !p.path || durable_replays(&t->durable)) { /* the ledger has its samples */
-        return STATUS_OK;
+    if (!t->rollout || !p.path || durable_replays(&t->durable)) {
+        return STATUS_OK; /* a replay has what was made in its ledger */
     }
     return t->engines ? port_hook_open(&p, &t->generate, e)
                       : ERR(e, STATUS_INPUT,

@@ -87,17 +87,17 @@ def unruly(base_url, prompt, request_kwargs, metadata, label):
 
 
 async def branches(base_url, prompt, request_kwargs, metadata):
-    """Two continuations of one first answer, with rewards of their own."""
+    """Two continuations of one first answer."""
     kwargs = dict(request_kwargs, max_tokens=4, logit_bias={"2": 4.0})
     one = await ask_soon(base_url, prompt, **kwargs)
     if one["finish_reason"] != "stop":
         return 0.0
-    rewards = {}
-    for i, text in enumerate(("left", "right")):
+    said = 0
+    for text in ("left", "right"):
         two = await ask_soon(base_url, prompt + [one["message"], {"role": "user", "content": text}],
                              **kwargs)
-        rewards[two["meta_info"]["id"]] = i + len(one["message"]["content"] or "") % 3 / 3
-    return {"reward": 0.5, "rewards": rewards}
+        said += len(two["message"]["content"] or "")
+    return 1.0 + said
 
 
 def execute(name, params):
@@ -175,8 +175,14 @@ done
 trained=$((trained + 4))
 
 # Branches: more samples than were asked for, trained together.
-train tree --use-session-server v2 --custom-agent-function-path "$WORK/agents.py:branches"
-trained=$((trained + 1))
+train tree --use-session-server v2 --custom-agent-function-path "$WORK/agents.py:branches" \
+    --save-debug-rollout-data "$WORK/tree-{rollout_id}.json"
+many=$(python3 -c 'import collections, json, sys
+rows = [json.loads(r) for p in sys.argv[1:] for r in open(p) if r.strip().startswith("{\"")]
+ids = collections.Counter(r["rollout_id"] for r in rows if "rollout_id" in r)
+print(sum(n == 2 for n in ids.values()))' "$WORK"/tree-*.json)
+[ "$many" -ge 3 ] || lib_die "only $many agents of 48 have two samples"
+trained=$((trained + 2))
 
 # The built-in loop of tools.
 train tools --generate-execute-tool-function-path "$WORK/agents.py:execute" \
