@@ -76,21 +76,27 @@ struct port_record_head {
     int64_t version;
 };
 
+/* With its segments, so that what is exact stays so, and its siblings. */
+static json_t *port_record_object(const struct sample *s)
+{
+    json_t *j = sample_to_json(s), *list = json_array();
+
+    json_object_set_new(j, "segments", sample_segments_json(s));
+    for (int i = 0; i < s->nsiblings; i++) {
+        json_array_append_new(list, port_record_object(s->siblings[i]));
+    }
+    json_object_set_new(j, "siblings", list);
+    return j;
+}
+
 /* NULL: the sample cannot be written as JSON. */
 static void *port_record_pack_made(const struct port_answer *a, struct port_record_head h,
                                    size_t *n)
 {
-    json_t *j = sample_to_json(a->made), *list = json_object_get(j, "siblings");
+    json_t *j = port_record_object(a->made);
+    char *text = json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(17)), *p;
     size_t len;
-    char *text, *p;
 
-    /* segments are told of every sample: what is exact must stay so */
-    json_object_set_new(j, "segments", sample_segments_json(a->made));
-    for (int i = 0; i < a->made->nsiblings; i++) {
-        json_object_set_new(json_array_get(list, (size_t)i), "segments",
-                            sample_segments_json(a->made->siblings[i]));
-    }
-    text = json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(17));
     json_decref(j);
     if (!text) {
         return NULL;

@@ -252,13 +252,6 @@ json_t *sample_to_json(const struct sample *s)
     json_object_set_new(j, "remove_sample", json_boolean(s->remove));
     json_object_set_new(j, "status", json_string(sample_status_name(s->status)));
     json_object_set_new(j, "metadata", s->metadata ? json_incref(s->metadata) : json_object());
-    if (s->nsiblings) {
-        a = json_array();
-        for (int i = 0; i < s->nsiblings; i++) {
-            json_array_append_new(a, sample_to_json(s->siblings[i]));
-        }
-        json_object_set_new(j, "siblings", a);
-    }
     return j;
 }
 

@@ -65,7 +65,8 @@ void sample_cut(struct sample *s, int n);
 void sample_take(struct sample *s, const struct sample *from);
 const char *sample_status_name(enum sample_status st);
 
-/* The caller owns the object. */
+/* The caller owns the object. Siblings are not in it: they are samples of their own, which
+ * sample_from_json takes as the key "siblings". */
 json_t *sample_to_json(const struct sample *s);
 /* Its segments, which sample_to_json tells when there are several: [{start, len, version, origin,
  * exact}]. sample_from_json takes them as the key "segments". */

@@ -178,8 +178,8 @@ trained=$((trained + 4))
 train tree --use-session-server v2 --custom-agent-function-path "$WORK/agents.py:branches" \
     --save-debug-rollout-data "$WORK/tree-{rollout_id}.json"
 many=$(python3 -c 'import collections, json, sys
-rows = [json.loads(r) for p in sys.argv[1:] for r in open(p) if r.strip().startswith("{\"")]
-ids = collections.Counter(r["rollout_id"] for r in rows if "rollout_id" in r)
+rows = [json.loads(r) for p in sys.argv[1:] for r in open(p)]
+ids = collections.Counter(r["rollout_id"] for r in rows if "index" in r)
 print(sum(n == 2 for n in ids.values()))' "$WORK"/tree-*.json)
 [ "$many" -ge 3 ] || lib_die "only $many agents of 48 have two samples"
 trained=$((trained + 2))

@@ -404,16 +404,97 @@ static void test_replay_of_nothing(void **state)
     use_close(&u);
 }
 
+/* A port whose one sample a function made. */
+struct maker {
+    struct sample *s;
+    int asked, told;
+};
+
+static int maker_submit(void *self, const struct port_group *g, struct err *err)
+{
+    (void)g;
+    (void)err;
+    ((struct maker *)self)->asked++;
+    return STATUS_OK;
+}
+
+static int maker_poll(void *self, struct port_answer *a, struct err *err)
+{
+    struct maker *m = self;
+
+    (void)err;
+    if (m->told++) {
+        return STATUS_END;
+    }
+    *a = (struct port_answer){.tokens = m->s->tokens + m->s->prompt_len,
+                              .logps = m->s->logps,
+                              .ntokens = m->s->response_len,
+                              .finish = PORT_STOP,
+                              .version = 4,
+                              .made = m->s};
+    return STATUS_OK;
+}
+
+/* What a function made is recorded whole, and not asked for again. */
+static void test_made_whole(void **state)
+{
+    static const int32_t ids[] = {1, 2, 3, 4};
+    static const float logps[] = {-0.1f, -1.5e-7f};
+    struct maker m = {.s = sample_new()};
+    struct fakeport f;
+
+    (void)state;
+    sample_set(m.s, ids, 2, ids + 2, logps, 2, 4, 1);
+    m.s->reward = 0.75;
+    m.s->mask = mem_alloc(2);
+    m.s->mask[1] = 1;
+    m.s->response = mem_strdup("said");
+    m.s->siblings = mem_alloc(sizeof *m.s->siblings);
+    m.s->siblings[0] = sample_new();
+    sample_set(m.s->siblings[0], ids, 1, ids + 1, logps, 2, 4, 1);
+    m.s->nsiblings = 1;
+    fakeport_open(&f, 1);
+    f.world.now = slow_now;
+    for (int pass = 0; pass < 2; pass++) {
+        struct rollout_port inner = {.submit = maker_submit, .poll = maker_poll, .self = &m};
+        struct ledger_opts o = {.dir = fakeport_path("made"), .mode = LEDGER_WAL};
+        struct port_group g = group_of(0);
+        struct port_record *p;
+        struct port_answer a;
+        struct ledger *l;
+        int rc;
+        g.n = 1;
+        assert_ok(ledger_open(&o, &l, &e), &e);
+        assert_ok(port_record_open(&inner, ledger_journal(l), &f.world, NULL, &p, &e), &e);
+        assert_ok(port_record_port(p)->submit(p, &g, &e), &e);
+        while ((rc = port_record_port(p)->poll(p, &a, &e)) == STATUS_AGAIN) {
+            slow_clock += 0.1;
+        }
+        assert_ok(rc, &e);
+        assert_non_null(a.made);
+        assert_true(a.made != m.s && a.made->reward == 0.75 && a.group == 100);
+        assert_string_equal(a.made->response, "said");
+        assert_memory_equal(a.made->tokens, ids, sizeof ids);
+        assert_memory_equal(a.made->logps, logps, sizeof logps);
+        assert_int_equal(a.made->nsiblings, 1);
+        assert_int_equal(a.made->siblings[0]->prompt_len, 1);
+        assert_true(a.made->segments[0].exact && a.made->segments[0].version == 4);
+        assert_int_equal(a.made->mask[0] * 2 + a.made->mask[1], 1);
+        port_record_close(p);
+        ledger_close(l, "done");
+    }
+    assert_int_equal(m.asked, 1);
+    fakeport_close(&f);
+    sample_free(m.s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_asks_once),
-        cmocka_unit_test(test_some_recorded),
-        cmocka_unit_test(test_little_room),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_ended),
-        cmocka_unit_test(test_made),
-        cmocka_unit_test(test_replay_of_nothing),
+        cmocka_unit_test(test_asks_once),   cmocka_unit_test(test_some_recorded),
+        cmocka_unit_test(test_little_room), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_ended),       cmocka_unit_test(test_made),
+        cmocka_unit_test(test_made_whole),  cmocka_unit_test(test_replay_of_nothing),
     };
     return cmocka_run_group_tests(tests, fakeport_setup, fakeport_teardown);
 }
