@@ -41,10 +41,19 @@ print(f"lr={lr} delta_bytes_share={mean('perf/delta_share', some):.4f} changed={
 PY
 }
 
+# How many steps a run has behind it.
+steps() {
+    if [ -f "$1/run/metrics.jsonl" ]; then
+        lib_metric "$1/run" perf/step_time | wc -l
+    else
+        echo 0
+    fi
+}
+
 last=
 for lr in $LRS; do
     dir=$OUT/lr$lr
-    if [ ! -f "$dir/hf/config.json" ]; then
+    if [ "$(steps "$dir")" -lt "$STEPS" ]; then
         lib_say "lr $lr: $STEPS steps"
         mkdir -p "$OUT"
         SAVE=$dir "$ROOT/recipes/add-smollm2.sh" --num-rollout "$STEPS" --lr "$lr" --eval-interval 1000 \

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "model/wfile.h"
 #include "rl/teacher.h"
+#include "rl/wsync_delta.h"
 
 /* Rows, scored tokens and pages of a micro-batch, bounded by the prompts that were read and the
  * samples of a step. Nothing is known of samples that are read from files. */
@@ -180,6 +181,10 @@ void train_plan(struct train *t)
         int64_t train = train_engine_bytes(t, &t->train, o->over_sampling_batch_size);
         int64_t eval = train_engine_bytes(t, &t->eval, t->eval.n);
         train_plan_rollout(t, train > eval ? train : eval);
+        if (t->remote && t->place.transfer == PLACE_DISK_DELTA) {
+            train_plan_row(t, "published weights, which changes are told against",
+                           wsync_delta_bytes(t->shape));
+        }
     }
     train_plan_row(t, "program, tokenizer, prompts", mem_resident());
     log_info(TRAIN, "memory plan: %9.1f MiB  in all", (double)t->planned / 1048576.0);

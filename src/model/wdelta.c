@@ -13,6 +13,7 @@
 #define WDELTA_LEVEL 1   /* of zstd */
 #define WDELTA_SKIP  255 /* so many values without a changed one, and the next gap goes on */
 #define WDELTA_FEW   8   /* sparse when fewer than one of so many changed */
+#define WDELTA_BLOCK 32  /* values that are compared at once */
 #define WDELTA_RAW   (2 * (size_t)WDELTA_PIECE)
 
 struct wdelta {
@@ -49,17 +50,37 @@ size_t wdelta_bound(void)
 
 /* ---- encoding ---- */
 
+/* Of a block: loops of a fixed length, which the compiler makes vectors of. */
+static int wdelta_count_block(const uint16_t *old, const uint16_t *now)
+{
+    uint16_t n = 0;
+
+    for (int i = 0; i < WDELTA_BLOCK; i++) {
+        n = (uint16_t)(n + (old[i] != now[i]));
+    }
+    return n;
+}
+
+static int wdelta_same_block(const uint16_t *old, const uint16_t *now)
+{
+    uint16_t x = 0;
+
+    for (int i = 0; i < WDELTA_BLOCK; i++) {
+        x |= old[i] ^ now[i];
+    }
+    return x == 0;
+}
+
 static int64_t wdelta_count(const uint16_t *old, const uint16_t *now, int32_t n)
 {
     int64_t all = 0;
+    int32_t i = 0;
 
-    for (int32_t i = 0; i < n;) {
-        int32_t end = n - i < 32768 ? n : i + 32768;
-        uint16_t some = 0; /* of the values' own width, so that it is counted in vectors */
-        for (; i < end; i++) {
-            some = (uint16_t)(some + (old[i] != now[i]));
-        }
-        all += some;
+    for (; i + WDELTA_BLOCK <= n; i += WDELTA_BLOCK) {
+        all += wdelta_count_block(old + i, now + i);
+    }
+    for (; i < n; i++) {
+        all += old[i] != now[i];
     }
     return all;
 }
@@ -88,14 +109,9 @@ static size_t wdelta_sparse(uint8_t *raw, const uint16_t *old, const uint16_t *n
     for (int32_t i = 0; i < n; i++) {
         int32_t d = i - last - 1;
         uint16_t v;
-        uint64_t a, b;
-        if (n - i >= 4) { /* four at a time while they are the same */
-            memcpy(&a, old + i, 8);
-            memcpy(&b, now + i, 8);
-            if (a == b) {
-                i += 3;
-                continue;
-            }
+        if (i % WDELTA_BLOCK == 0 && n - i >= WDELTA_BLOCK && wdelta_same_block(old + i, now + i)) {
+            i += WDELTA_BLOCK - 1;
+            continue;
         }
         if (old[i] == now[i]) {
             continue;

@@ -79,6 +79,16 @@ int64_t wmanifest_full_bytes(const struct wmanifest *m)
     return n;
 }
 
+int64_t wmanifest_largest(const struct wmanifest *m)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < m->ntensors; i++) {
+        n = m->tensors[i].count > n ? m->tensors[i].count : n;
+    }
+    return n;
+}
+
 /* Names and sums in order. */
 static void wmanifest_total(const struct wmanifest *m, char out[WDELTA_HASH])
 {

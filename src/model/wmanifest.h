@@ -53,6 +53,7 @@ void wmanifest_free(struct wmanifest *m); /* NULL is fine */
 void wmanifest_add_chunk(struct wmanifest *m, const char *hash, int64_t bytes);
 int64_t wmanifest_bytes(const struct wmanifest *m);      /* of its chunks */
 int64_t wmanifest_full_bytes(const struct wmanifest *m); /* of all values as they are */
+int64_t wmanifest_largest(const struct wmanifest *m);    /* values of its largest tensor */
 /* Makes m->sum from those of the tensors. */
 void wmanifest_seal(struct wmanifest *m);
 

@@ -39,16 +39,6 @@ void wpatch_held_fini(struct wpatch_held *h)
     *h = (struct wpatch_held){0};
 }
 
-static int64_t wpatch_largest(const struct wmanifest *m)
-{
-    int64_t n = 0;
-
-    for (int i = 0; i < m->ntensors; i++) {
-        n = m->tensors[i].count > n ? m->tensors[i].count : n;
-    }
-    return n;
-}
-
 int wpatch_hold(struct weights *w, struct wpatch_held *h, struct err *e)
 {
     size_t bytes;
@@ -63,7 +53,7 @@ int wpatch_hold(struct weights *w, struct wpatch_held *h, struct err *e)
     }
     wpatch_held_fini(h);
     h->m = wmanifest_new(w);
-    bytes = 2 * (size_t)wpatch_largest(h->m);
+    bytes = 2 * (size_t)wmanifest_largest(h->m);
     buf = mem_map(bytes);
     if (!buf) {
         rc = ERR(e, STATUS_NOMEM, "no memory for a copy of a tensor");
@@ -278,7 +268,7 @@ static int wpatch_verify_one(struct wpatch *p, int i, uint16_t *buf, struct err 
 
 int wpatch_verify(struct wpatch *p, struct err *e)
 {
-    size_t bytes = 2 * (size_t)wpatch_largest(p->last);
+    size_t bytes = 2 * (size_t)wmanifest_largest(p->last);
     uint16_t *buf = mem_map(bytes);
     int rc = buf ? STATUS_OK : ERR(e, STATUS_NOMEM, "no memory for a copy of a tensor");
 

@@ -284,20 +284,28 @@ static int wsync_delta_read(void *arg, const char *name, uint16_t *dst, int64_t 
                (long long)count);
 }
 
+int64_t wsync_delta_bytes(const struct weights *w)
+{
+    struct wmanifest *m = wmanifest_new(w);
+    int64_t n = wmanifest_full_bytes(m) + 2 * wmanifest_largest(m) +
+                (int64_t)wdelta_bound() * WSYNC_DELTA_AHEAD * pool_size(w->dev->pool);
+
+    wmanifest_free(m);
+    return n;
+}
+
 static int wsync_delta_room(struct wsync_delta *s, struct err *e)
 {
-    int64_t all = 0, largest = 0;
+    int64_t all = 0;
 
     s->shape = wmanifest_new(s->o.w);
     s->offset = mem_alloc(sizeof *s->offset * (size_t)s->shape->ntensors);
     for (int i = 0; i < s->shape->ntensors; i++) {
-        int64_t n = s->shape->tensors[i].count;
         s->offset[i] = all;
-        all += n;
-        largest = n > largest ? n : largest;
+        all += s->shape->tensors[i].count;
     }
     s->last_bytes = 2 * (size_t)all;
-    s->now_bytes = 2 * (size_t)largest;
+    s->now_bytes = 2 * (size_t)wmanifest_largest(s->shape);
     s->last = mem_map(s->last_bytes);
     s->now = mem_map(s->now_bytes);
     return s->last && s->now ? STATUS_OK

@@ -36,6 +36,8 @@ struct wsync_delta_opts {
     double fetch_s; /* for an engine to fetch a version [600] */
 };
 
+/* Bytes of memory that it takes for these weights. */
+int64_t wsync_delta_bytes(const struct weights *w);
 int wsync_delta_open(const struct wsync_delta_opts *o, struct wsync_delta **out, struct err *e);
 const struct wsync *wsync_delta_sync(struct wsync_delta *s);
 /* Removes what was written. NULL is fine. */
