@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "base/patience.h"
 #include "base/proc.h"
 #include "base/status.h"
 #include "model/weights.h"
@@ -154,6 +155,18 @@ int64_t wsync_folder_bytes(const struct wsync_folder *s)
     return sum;
 }
 
+/* Whole or not there; a full disk is waited for. */
+static int wsync_folder_write(struct wsync_folder *s, const char *path, struct err *e)
+{
+    struct patience wait = {0};
+    int rc;
+
+    do {
+        rc = s->o.train->export_hf(s->o.train->self, path, e);
+    } while (patience_again(&wait, rc, path, e));
+    return rc;
+}
+
 static int wsync_folder_prepare(void *self, int64_t version, struct err *e)
 {
     struct wsync_folder *s = self;
@@ -173,7 +186,7 @@ static int wsync_folder_prepare(void *self, int64_t version, struct err *e)
         return rc;
     }
     path = wsync_folder_path(s, version);
-    rc = s->o.train->export_hf(s->o.train->self, path, e);
+    rc = wsync_folder_write(s, path, e);
     if (rc == STATUS_OK) {
         s->have[s->n++] = (struct wsync_folder_one){version, wsync_folder_size(path)};
         s->first = s->first < 0 ? version : s->first;
@@ -364,7 +377,7 @@ static void wsync_folder_doubt(void *self, int64_t version)
     path = wsync_folder_path(s, version);
     log_warn(WSYNC, "weight_sync: %s is damaged and is written again: %s", path, e.msg);
     rc = fsio_remove_tree(path, &e);
-    rc = rc == STATUS_OK ? s->o.train->export_hf(s->o.train->self, path, &e) : rc;
+    rc = rc == STATUS_OK ? wsync_folder_write(s, path, &e) : rc;
     if (rc != STATUS_OK) {
         log_error(WSYNC, "weight_sync: %s cannot be written again: %s", path, e.msg);
     }

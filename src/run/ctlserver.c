@@ -174,7 +174,11 @@ void ctlserver_attend(struct ctlserver *c)
     c->n = 0;
     pthread_mutex_unlock(&c->mu);
     for (int i = 0; i < n; i++) {
-        ctlserver_answer(c, now[i]);
+        if (http_req_state(now[i]) == HTTP_REQ_OPEN) {
+            ctlserver_answer(c, now[i]);
+        } else {
+            http_req_cut(now[i]); /* who asked has gone: nothing is done behind their back */
+        }
     }
 }
 

@@ -210,7 +210,7 @@ class Run:
         new.write_text("".join(f"{x}\n" for x in lines))
         new.rename(self.file)
 
-    def ask(self, method, path, body=None, timeout=5):
+    def ask(self, method, path, body=None, timeout=2):
         req = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", method=method,
                                      data=json.dumps(body).encode() if body else None)
         with urllib.request.urlopen(req, timeout=timeout) as r:
@@ -287,10 +287,8 @@ class Fault:
         elif self.kind in ("refuse", "slow", "cut", "silent"):
             v.proxy.set(self.kind)
         elif self.kind == "corrupt_weights":
-            # What an engine that has to read it again finds is not what was written.
-            if not self.spoil(run.dir / "run" / "weights"):
-                return False
-            os.kill(self.pid, signal.SIGKILL)
+            self.before = self.weights()
+            os.kill(self.pid, signal.SIGSTOP)
         elif self.kind == "full_disk_engine":
             resource.prlimit(v.process.pid, resource.RLIMIT_FSIZE, (0, -1))
         elif self.kind == "full_disk_run":
@@ -302,30 +300,36 @@ class Fault:
             run.process.terminate()
             run.process.wait(120)
         elif self.kind == "leave_and_join":
-            number = [e["engine"] for e in run.ask("GET", "/engines", timeout=30)["engines"]
+            number = [e["engine"] for e in run.ask("GET", "/engines")["engines"]
                       if e["url"] == v.url and not e["leaving"]]
             if not number:
                 return False
-            run.ask("DELETE", f"/engines/{number[0]}", timeout=30)
+            try:
+                run.ask("DELETE", f"/engines/{number[0]}")
+            except TimeoutError:  # nobody knows whether it was heard
+                pass
         elif self.kind == "file_edited":
             run.list(drop=v.url)
         return True
 
-    def spoil(self, folder):
-        """Flips a bit in a file of weights: of a folder's tensors, or in a chunk."""
-        files = sorted(p for p in folder.rglob("*") if p.is_file() and ".tmp" not in str(p)
-                       and p.suffix not in (".json", ".txt", ".jinja"))
-        try:
-            p = self.c.rng.choice(files)
-            with open(p, "r+b") as f:
-                f.seek(-1 - self.c.rng.randrange(min(1000, p.stat().st_size)), 2)
-                at = f.tell()
-                byte = f.read(1)[0]
-                f.seek(at)
-                f.write(bytes([byte ^ 4]))
-            return True
-        except (IndexError, OSError):  # being replaced
-            return False
+    def weights(self):
+        """The files that the weights lie in: a folder's tensors, or chunks."""
+        return {p for p in (self.c.run.dir / "run" / "weights").rglob("*") if p.is_file() and ".tmp" not in str(p)
+                and p.suffix not in (".json", ".txt", ".jinja")}
+
+    def spoil(self):
+        """Flips a bit in new weights before the engine that was stopped has read them."""
+        new = sorted(self.weights() - self.before)
+        if not new:
+            raise OSError("no new weights yet")
+        p = self.c.rng.choice(new)
+        with open(p, "r+b") as f:
+            f.seek(-1 - self.c.rng.randrange(min(1000, p.stat().st_size)), 2)
+            at = f.tell()
+            byte = f.read(1)[0]
+            f.seek(at)
+            f.write(bytes([byte ^ 4]))
+        os.kill(self.pid, signal.SIGCONT)
 
     def lift(self):
         v, run = self.victim, self.c.run
@@ -334,6 +338,8 @@ class Fault:
                 os.kill(self.pid, signal.SIGCONT)
             elif self.kind == "stop_outside":
                 v.process.send_signal(signal.SIGCONT)
+            elif self.kind == "corrupt_weights":
+                self.spoil()
             elif self.kind in ("refuse", "slow", "cut", "silent"):
                 v.proxy.set("pass")
             elif self.kind == "full_disk_engine":
@@ -346,7 +352,7 @@ class Fault:
             run.start()
         elif self.kind == "leave_and_join":
             try:
-                run.ask("POST", "/engines", {"url": v.url}, timeout=60)
+                run.ask("POST", "/engines", {"url": v.url})
             except urllib.error.HTTPError as e:
                 if e.code != 400:  # it has heard that before
                     raise
@@ -376,7 +382,7 @@ KINDS = {
     "slow": (2, 6, "outside"),
     "cut": (0.5, 4, "outside"),
     "silent": (1, 5, "outside"),
-    "corrupt_weights": (0, 0, "own"),
+    "corrupt_weights": (0.1, 0.1, "own"),
     "full_disk_engine": (1, 4, "outside"),
     "full_disk_run": (1, 3, "run"),
     "kill_run": (0.1, 1, "run"),
@@ -429,9 +435,8 @@ class Chaos:
     def end(self, f):
         try:
             f.lift()
-        except (OSError, ValueError) as e:  # the run is busy with another: once more soon
-            self.note(f"{f.kind} {f.who()} is not over: {e}")
-            f.seconds += 1
+        except (OSError, ValueError):  # the run is busy with another: once more soon
+            f.seconds += 0.1
             return
         f.over = now()
         self.active.remove(f)

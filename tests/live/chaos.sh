@@ -40,11 +40,11 @@ def reward(args, sample):
     return sum(sample.response.encode()) % 7 / 7
 PY
 # With many tokens that end an answer lengths differ.
-mapfile -t ends < <(seq 20 60 470)
+mapfile -t ends < <(seq 20 120 470)
 ARGS=(
     --hf-checkpoint "$WORK/model" --prompt-data "$WORK/prompts.jsonl" --input-key prompt
-    --label-key label --rollout-shuffle --rollout-batch-size 8 --n-samples-per-prompt 4
-    --rollout-temperature 1 --rollout-max-response-len "${TOKENS:-96}" --rollout-stop-token-ids "${ends[@]}"
+    --label-key label --rollout-shuffle --rollout-batch-size 12 --n-samples-per-prompt 4
+    --rollout-temperature 1 --rollout-max-response-len "${TOKENS:-192}" --rollout-stop-token-ids "${ends[@]}"
     --custom-rm-path "$WORK/reward.py:reward" --use-dynamic-batch-size --max-tokens-per-gpu 4096
     --lr 1e-5 --lr-decay-style constant --save-interval 5
 )

@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include "base/map.h"
+#include "base/patience.h"
+#include "base/world.h"
 #include "model/wsum.h"
 #include "rl/port_native.h"
 #include "rl/wsync_folder.h"
@@ -331,6 +333,27 @@ static void test_damaged(void **state)
     mem_free(dir);
 }
 
+static double time_is;
+
+static double clock_now(void *self)
+{
+    (void)self;
+    return time_is;
+}
+
+static int goes_on(void *self)
+{
+    (void)self;
+    return 0;
+}
+
+/* Who waits finds room afterwards. */
+static void make_room(void *self, double seconds)
+{
+    time_is += seconds;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, self), 0);
+}
+
 /* A disk that takes no more, and places that cannot be folders. */
 static void test_no_room(void **state)
 {
@@ -360,6 +383,15 @@ static void test_no_room(void **state)
     assert_int_equal(entries(dir), 0); /* not half of it, and not the one before */
     assert_ok(k.sync->prepare(k.sync->self, 1, &e), &e);
     engine_takes(&k, 1);
+    /* in a run that may wait, it is waited for */
+    sharedmodel_step(&k.t);
+    patience_set(&(struct world){clock_now, goes_on, &old, make_room, NULL}, 30.0);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    rc = k.sync->prepare(k.sync->self, 2, &e);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    patience_set(NULL, 0);
+    assert_ok(rc, &e);
+    engine_takes(&k, 2);
     kit_close(&k);
     mem_free(dir);
 }
