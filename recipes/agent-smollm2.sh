@@ -43,7 +43,7 @@ ROLLOUT_ARGS=(
     --apply-chat-template
     --rollout-shuffle
     --rollout-seed "$SEED"
-    --num-rollout 40
+    --num-rollout 25
     --rollout-batch-size 8
     --n-samples-per-prompt 8
     --rollout-max-response-len 128

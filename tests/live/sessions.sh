@@ -152,7 +152,7 @@ trained=$((trained + 1))
 
 # The same again, killed twice: no recorded sample is asked for again, and the same bits come out.
 killed=0
-for after in 1.5 3; do
+for after in 0.6 1.2; do
     setsid "$MILES" train "${RUN[@]}" --run-dir "$WORK/kill" --save-hf "$WORK/kill-hf" --save "$WORK/kill-ckpt" \
         --custom-agent-function-path "$WORK/agents.py:plain" 2>"$WORK/kill.err" &
     pid=$!
@@ -160,6 +160,7 @@ for after in 1.5 3; do
     if kill -KILL "$pid" 2>/dev/null; then killed=$((killed + 1)); fi
     wait "$pid" 2>/dev/null || true
 done
+[ "$killed" -ge 1 ] || lib_die "no run was killed"
 train kill --custom-agent-function-path "$WORK/agents.py:plain" --save "$WORK/kill-ckpt"
 live_equal "weights of a run that was killed" "$(weights plain)" "$(weights kill)"
 "$MILES" replay "$WORK/plain" >"$WORK/replay.out" 2>&1 || lib_die "replay: $(tail -n 3 "$WORK/replay.out")"
