@@ -14,9 +14,8 @@
 struct session_opts {
     struct listen_opts listen;
     char *hf_checkpoint, *template_path, *upstream, *upstream_key, *name;
-    char *tool_parser, *reasoning_parser;
     json_t *kwargs;
-    int version, matcher;
+    int version, matcher, tool_parser, reasoning_parser;
     int64_t max_sessions, max_tokens, max_body;
     double idle_s, request_s, drain_s;
 };
@@ -38,10 +37,10 @@ static const struct conf_opt session_table[] = {
      O(kwargs), "model", NULL},
     {"served-model-name", CONF_STR, "default", NULL, "the name that answers have", O(name), "model",
      NULL},
-    {"tool-call-parser", CONF_STR, NULL, NULL,
-     "any name: <tool_call> in answers becomes tool_calls", O(tool_parser), "model", NULL},
-    {"reasoning-parser", CONF_STR, NULL, NULL,
-     "any name: <think> in answers becomes reasoning_content", O(reasoning_parser), "model", NULL},
+    {"tool-call-parser", CONF_CHOICE, NULL, "hermes|qwen|qwen25",
+     "<tool_call> in answers becomes tool_calls", O(tool_parser), "model", NULL},
+    {"reasoning-parser", CONF_CHOICE, NULL, "qwen3|deepseek-r1",
+     "<think> in answers becomes reasoning_content", O(reasoning_parser), "model", NULL},
     {"use-session-server", CONF_CHOICE, "v1", "v1|v2",
      "v1: one line of turns, the last of which may be taken back; v2: branches", O(version),
      "sessions", NULL},
@@ -83,8 +82,8 @@ static int session_run(const struct session_opts *o, const struct promptenc *enc
                                   .max_sessions = (int)o->max_sessions,
                                   .idle_s = o->idle_s,
                                   .request_s = o->request_s,
-                                  .tool_parser = o->tool_parser != NULL,
-                                  .reasoning_parser = o->reasoning_parser != NULL};
+                                  .tool_parser = o->tool_parser >= 0,
+                                  .reasoning_parser = o->reasoning_parser >= 0};
     struct session_api *a = NULL;
     int rc;
 

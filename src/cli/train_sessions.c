@@ -38,7 +38,7 @@ int train_open_sessions(struct train *t, const char *url, json_t *args, struct e
         .upstream = url,
         .model = o->hf_checkpoint,
         .request_s = o->hook_timeout,
-        .tool_parser = o->generate_tool_call_parser != NULL,
+        .tool_parser = o->generate_tool_call_parser >= 0,
         .exact = sessions_exact(t)};
     int rc;
 

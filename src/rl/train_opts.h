@@ -196,7 +196,8 @@ struct train_opts {
 
     /* agents, see docs/agents.md */
     char *custom_agent_function_path, *generate_execute_tool_function_path;
-    char *generate_tool_specs_path, *generate_tool_call_parser;
+    char *generate_tool_specs_path;
+    int generate_tool_call_parser; /* -1: none */
     int64_t generate_max_turns, max_seq_len;
     int use_session_server; /* -1 unset, 0 v1, 1 v2 */
     char *session_server_ip;

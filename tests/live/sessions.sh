@@ -41,6 +41,14 @@ lib_say "$talked"
 kill -TERM "$FIRST"
 wait "$FIRST" || lib_die "the session server did not end well"
 
+# Tools: a model that calls them.
+TINY=$MODEL MODEL=$WORK/scripted
+"$PYTHON" "$ROOT/tests/live/scripted_model.py" "$MODEL"
+lib_serve
+sessions TOOLS --upstream "$URL" --tool-call-parser hermes
+tooled=$("$PYTHON" "$ROOT/tests/live/sessions_tools.py" "$TOOLS") || lib_die "$tooled"
+MODEL=$TINY
+
 # ---- training ----
 
 trained=0
@@ -194,4 +202,4 @@ trained=$((trained + 1))
 for pid in $(pgrep -f "$WORK/agents.py" || true); do
     lib_die "process $pid was left behind"
 done
-echo "$talked train_checks=$trained kills=$killed"
+echo "$talked $tooled train_checks=$trained kills=$killed"
