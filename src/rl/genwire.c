@@ -12,6 +12,7 @@
 #include "base/rng.h"
 #include "base/status.h"
 #include "model/jtext.h"
+#include "text/jscan.h"
 
 int64_t genwire_seed(uint64_t seed, uint32_t stream, uint64_t sample)
 {
@@ -76,7 +77,25 @@ void genwire_request(struct buf *b, const struct genwire_ask *q)
     buf_str(b, q->experts ? ",\"return_routed_experts\":true}" : "}");
 }
 
-/* ---- the answer ---- */
+/* ---- the answer ----
+ *
+ * Tokens and log-probs are most of an answer, and one controller reads those of a thousand engines:
+ * they are read in place. Of the rest a tree is made, of what is needed. */
+
+/* What has been read of a sample; the arrays serve all samples of an answer. */
+struct genwire_scan {
+    struct jscan j;
+    json_t *meta; /* what is needed of meta_info; NULL: there is none */
+    int32_t *ids; /* of output_ids */
+    size_t nids, cap_ids;
+    struct genwire_logp {
+        float v;
+        int32_t id;
+    } * lps; /* of output_token_logprobs */
+    size_t nlps, cap_lps;
+    int has_ids;           /* output_ids is there, and a list */
+    size_t bad_id, bad_lp; /* the first that is none; SIZE_MAX: all are */
+};
 
 static int genwire_finish(const json_t *v, enum port_finish *out, struct err *e)
 {
@@ -110,40 +129,82 @@ static void genwire_versions(const json_t *meta, struct genwire_sample *s)
     s->many_versions |= json_integer_value(json_object_get(meta, "miles_mixed_tokens")) > 0;
 }
 
-static int genwire_tokens(const json_t *o, const json_t *meta, const struct genwire_ask *q,
-                          struct genwire_sample *s, struct err *e)
+/* A value that is none of what is expected is passed over: it is no reason to refuse the text. */
+static int genwire_token(struct jscan *j, int32_t *out)
 {
-    const json_t *ids = json_object_get(o, "output_ids");
-    const json_t *lps = json_object_get(meta, "output_token_logprobs");
-    size_t n = json_array_size(ids);
+    const char *at = j->p;
+    int64_t v;
 
-    if (!json_is_array(ids) || (n && json_array_size(lps) != n)) {
-        return ERR(e, STATUS_FORMAT, "%zu tokens with %zu log-probs", n, json_array_size(lps));
+    if (jscan_int(j, &v)) {
+        *out = (int32_t)v;
+        return v >= 0 && v <= INT32_MAX;
     }
-    if (n > (size_t)q->g->max_new) {
-        return ERR(e, STATUS_FORMAT, "%zu tokens, %d were asked for", n, q->g->max_new);
+    j->p = at;
+    j->bad = NULL;
+    jscan_skip(j);
+    return 0;
+}
+
+static void genwire_ids_in(struct genwire_scan *c)
+{
+    if (jscan_peek(&c->j) != '[') {
+        jscan_skip(&c->j);
+        return;
     }
-    if (n == 0 && s->finish != PORT_ABORT && q->g->max_new > 0) {
-        return ERR(e, STATUS_FORMAT, "no tokens, and the sample was not aborted");
-    }
-    s->tokens = mem_alloc(sizeof *s->tokens * (n + 1));
-    s->logps = mem_alloc(sizeof *s->logps * (n + 1));
-    s->ntokens = (int)n;
-    for (size_t i = 0; i < n; i++) {
-        const json_t *id = json_array_get(ids, i), *lp = json_array_get(lps, i);
-        const json_t *x = json_array_get(lp, 0), *y = json_array_get(lp, 1);
-        float v = (float)json_number_value(x);
-        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
-            json_integer_value(id) > INT32_MAX) {
-            return ERR(e, STATUS_FORMAT, "token %zu is none", i);
+    c->has_ids = jscan_open(&c->j, '[');
+    while (jscan_more(&c->j, ']')) {
+        if (c->nids == c->cap_ids) {
+            ASSERT(mem_grow((void **)&c->ids, &c->cap_ids, 256, sizeof *c->ids));
         }
-        if (!json_is_number(x) || !isfinite(v) || json_integer_value(y) != json_integer_value(id)) {
-            return ERR(e, STATUS_FORMAT, "token %zu has no log-prob", i);
+        if (!genwire_token(&c->j, &c->ids[c->nids]) && c->bad_id == SIZE_MAX) {
+            c->bad_id = c->nids;
         }
-        s->tokens[i] = (int32_t)json_integer_value(id);
-        s->logps[i] = v;
+        c->nids++;
     }
-    return STATUS_OK;
+}
+
+/* [log-prob, token, ...]; 0: it is something else. */
+static int genwire_logp(struct jscan *j, struct genwire_logp *out)
+{
+    const char *at = j->p;
+    double v;
+    int good;
+
+    if (jscan_peek(j) != '[') {
+        jscan_skip(j);
+        return 0;
+    }
+    good = jscan_open(j, '[') && jscan_more(j, ']') && jscan_number(j, &v) && jscan_more(j, ']') &&
+           genwire_token(j, &out->id);
+    if (!good) {
+        j->p = at;
+        j->bad = NULL;
+        jscan_skip(j);
+        return 0;
+    }
+    out->v = (float)v;
+    while (jscan_more(j, ']')) {
+        jscan_skip(j);
+    }
+    return isfinite(out->v);
+}
+
+static void genwire_logps_in(struct genwire_scan *c)
+{
+    if (jscan_peek(&c->j) != '[') {
+        jscan_skip(&c->j);
+        return;
+    }
+    jscan_open(&c->j, '[');
+    while (jscan_more(&c->j, ']')) {
+        if (c->nlps == c->cap_lps) {
+            ASSERT(mem_grow((void **)&c->lps, &c->cap_lps, 256, sizeof *c->lps));
+        }
+        if (!genwire_logp(&c->j, &c->lps[c->nlps]) && c->bad_lp == SIZE_MAX) {
+            c->bad_lp = c->nlps;
+        }
+        c->nlps++;
+    }
 }
 
 static int genwire_digit(char c)
@@ -210,49 +271,206 @@ static int genwire_experts(const json_t *meta, struct genwire_sample *s, struct 
     return STATUS_OK;
 }
 
-static int genwire_one(const json_t *o, const struct genwire_ask *q, struct genwire_sample *s,
-                       struct err *e)
+/* The tokens that were read, and their log-probs. */
+static int genwire_tokens(const struct genwire_scan *c, const struct genwire_ask *q,
+                          struct genwire_sample *s, struct err *e)
 {
-    const json_t *meta = json_object_get(o, "meta_info");
+    size_t n = c->nids;
+
+    if (!c->has_ids || (n && c->nlps != n)) {
+        return ERR(e, STATUS_FORMAT, "%zu tokens with %zu log-probs", n, c->nlps);
+    }
+    if (n > (size_t)q->g->max_new) {
+        return ERR(e, STATUS_FORMAT, "%zu tokens, %d were asked for", n, q->g->max_new);
+    }
+    if (n == 0 && s->finish != PORT_ABORT && q->g->max_new > 0) {
+        return ERR(e, STATUS_FORMAT, "no tokens, and the sample was not aborted");
+    }
+    if (c->bad_id < n) {
+        return ERR(e, STATUS_FORMAT, "token %zu is none", c->bad_id);
+    }
+    s->tokens = mem_alloc(sizeof *s->tokens * (n + 1));
+    s->logps = mem_alloc(sizeof *s->logps * (n + 1));
+    s->ntokens = (int)n;
+    for (size_t i = 0; i < n; i++) {
+        if (c->bad_lp == i || c->lps[i].id != c->ids[i]) {
+            return ERR(e, STATUS_FORMAT, "token %zu has no log-prob", i);
+        }
+        s->tokens[i] = c->ids[i];
+        s->logps[i] = c->lps[i].v;
+    }
+    return STATUS_OK;
+}
+
+/* The value that comes next as a tree; NULL when it is none. */
+static json_t *genwire_value(struct jscan *j)
+{
+    const char *from;
+
+    jscan_peek(j);
+    from = j->p;
+    return jscan_skip(j) ? json_loadb(from, (size_t)(j->p - from), JSON_DECODE_ANY, NULL) : NULL;
+}
+
+/* One of the keys that are read as trees. */
+static int genwire_wanted(const char *key, size_t n)
+{
+    static const char *const names[] = {"finish_reason", "weight_version", "weight_versions",
+                                        "miles_mixed_tokens", "routed_experts"};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strlen(names[i]) == n && memcmp(names[i], key, n) == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int genwire_is(const char *key, size_t n, const char *name)
+{
+    return strlen(name) == n && memcmp(key, name, n) == 0;
+}
+
+static void genwire_meta_in(struct genwire_scan *c)
+{
+    struct jscan *j = &c->j;
+    const char *key;
+    size_t n;
+
+    if (jscan_peek(j) != '{') {
+        jscan_skip(j);
+        return;
+    }
+    json_decref(c->meta);
+    c->meta = json_object();
+    jscan_open(j, '{');
+    while (jscan_more(j, '}') && jscan_string(j, &key, &n)) {
+        int logps = genwire_is(key, n, "output_token_logprobs"), wanted = genwire_wanted(key, n);
+        char name[32] = "";
+        if (wanted) {
+            memcpy(name, key, n);
+        }
+        if (!jscan_colon(j)) {
+            break;
+        }
+        if (logps) {
+            genwire_logps_in(c);
+        } else if (wanted) {
+            json_t *v = genwire_value(j);
+            if (!v || json_object_set_new(c->meta, name, v) != 0) {
+                jscan_fail(j, "a value of meta_info is none");
+            }
+        } else {
+            jscan_skip(j);
+        }
+    }
+}
+
+/* Reads one sample; what is no object has no meta_info. */
+static void genwire_scan(struct genwire_scan *c)
+{
+    struct jscan *j = &c->j;
+    const char *key;
+    size_t n;
+
+    json_decref(c->meta);
+    c->meta = NULL;
+    c->has_ids = 0;
+    c->nids = c->nlps = 0;
+    c->bad_id = c->bad_lp = SIZE_MAX;
+    if (jscan_peek(j) != '{') {
+        jscan_skip(j);
+        return;
+    }
+    jscan_open(j, '{');
+    while (jscan_more(j, '}') && jscan_string(j, &key, &n)) {
+        int ids = genwire_is(key, n, "output_ids"), meta = genwire_is(key, n, "meta_info");
+        if (!jscan_colon(j)) {
+            break;
+        }
+        if (ids) {
+            genwire_ids_in(c);
+        } else if (meta) {
+            genwire_meta_in(c);
+        } else {
+            jscan_skip(j);
+        }
+    }
+}
+
+static int genwire_one(const struct genwire_scan *c, const struct genwire_ask *q,
+                       struct genwire_sample *s, struct err *e)
+{
     int rc;
 
-    if (!json_is_object(o) || !json_is_object(meta)) {
+    if (!c->meta) {
         return ERR(e, STATUS_FORMAT, "a sample without meta_info");
     }
-    rc = genwire_finish(json_object_get(meta, "finish_reason"), &s->finish, e);
+    rc = genwire_finish(json_object_get(c->meta, "finish_reason"), &s->finish, e);
     if (rc == STATUS_OK) {
-        rc = genwire_tokens(o, meta, q, s, e);
+        rc = genwire_tokens(c, q, s, e);
     }
     if (rc == STATUS_OK) {
-        genwire_versions(meta, s);
-        rc = genwire_experts(meta, s, e);
+        genwire_versions(c->meta, s);
+        rc = genwire_experts(c->meta, s, e);
     }
     return rc;
+}
+
+/* All samples of the text. The first that is wrong is told, but only of a text that is JSON and has
+ * as many as were asked for. */
+static int genwire_all(struct genwire_scan *c, const struct genwire_ask *q,
+                       struct genwire_sample *out, struct err *e)
+{
+    struct jscan *j = &c->j;
+    struct err first = {0};
+    int list = jscan_peek(j) == '[', n = 0;
+
+    if (list) {
+        jscan_open(j, '[');
+    } else if (jscan_peek(j) != '{') {
+        jscan_fail(j, "an object or a list was expected");
+    }
+    while (list ? jscan_more(j, ']') : !j->bad && n == 0) {
+        genwire_scan(c);
+        if (n < q->count && !first.code && !j->bad) {
+            genwire_one(c, q, &out[n], &first);
+        }
+        n++;
+    }
+    jscan_peek(j);
+    if (j->p < j->end) {
+        jscan_fail(j, "something follows the value");
+    }
+    if (j->bad) {
+        return ERR(e, STATUS_FORMAT, "the answer is not JSON: %s at byte %zu", j->bad,
+                   (size_t)(j->p - j->start));
+    }
+    if (n != q->count) {
+        return ERR(e, STATUS_FORMAT, "%d samples, %d were asked for", n, q->count);
+    }
+    if (first.code && e) {
+        *e = first;
+    }
+    return first.code;
 }
 
 int genwire_parse(const char *text, size_t len, const struct genwire_ask *q,
                   struct genwire_sample *out, struct err *e)
 {
-    json_error_t at;
-    json_t *all = json_loadb(text, len, 0, &at);
-    int rc = STATUS_OK, list = json_is_array(all);
+    struct genwire_scan c = {0};
+    int rc;
 
     memset(out, 0, sizeof *out * (size_t)q->count);
-    if (!all) {
-        return ERR(e, STATUS_FORMAT, "the answer is not JSON: %s at line %d, column %d", at.text,
-                   at.line, at.column);
-    }
-    if ((list ? json_array_size(all) : 1) != (size_t)q->count) {
-        rc = ERR(e, STATUS_FORMAT, "%zu samples, %d were asked for",
-                 list ? json_array_size(all) : 1, q->count);
-    }
-    for (int i = 0; rc == STATUS_OK && i < q->count; i++) {
-        rc = genwire_one(list ? json_array_get(all, (size_t)i) : all, q, &out[i], e);
-    }
+    jscan_init(&c.j, text, len);
+    rc = genwire_all(&c, q, out, e);
     for (int i = 0; rc != STATUS_OK && i < q->count; i++) {
         genwire_fini(&out[i]);
     }
-    json_decref(all);
+    jscan_fini(&c.j);
+    json_decref(c.meta);
+    mem_free(c.ids);
+    mem_free(c.lps);
     return rc;
 }
 

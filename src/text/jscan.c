@@ -228,6 +228,38 @@ int jscan_int(struct jscan *s, int64_t *v)
     return 1;
 }
 
+/* A plain decimal such as -1.25 in place: its digits as a whole number below 2^53 and a power of
+ * ten up to 22 are exact doubles, so that one division rounds as strtod does. 0: it is not that
+ * plain, and nothing was read. */
+static int number_plain(struct jscan *s, double *v)
+{
+    static const double tens[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
+                                  1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
+                                  1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+    const char *p = s->p, *begin, *point = NULL;
+    int neg = p < s->end && *p == '-';
+    uint64_t m = 0;
+
+    begin = p += neg;
+    for (; p < s->end && ((*p >= '0' && *p <= '9') || (*p == '.' && !point)); p++) {
+        if (*p == '.') {
+            point = p;
+        } else if (m >= ((uint64_t)1 << 53) / 10 || p - begin > 22) {
+            return 0;
+        } else {
+            m = m * 10 + (uint64_t)(*p - '0');
+        }
+    }
+    if (p == begin || point == begin || (point && p == point + 1) ||
+        (p < s->end && strchr("+-.eE0123456789", *p) && *p)) {
+        return 0;
+    }
+    *v = (double)m / tens[point ? p - point - 1 : 0];
+    *v = neg ? -*v : *v;
+    s->p = p;
+    return 1;
+}
+
 int jscan_number(struct jscan *s, double *v)
 {
     char text[64];
@@ -235,6 +267,9 @@ int jscan_number(struct jscan *s, double *v)
     size_t n = 0;
     char *end;
 
+    if (!s->bad && number_plain(s, v)) {
+        return 1;
+    }
     while (!s->bad && s->p + n < s->end && n + 1 < sizeof text && s->p[n] &&
            strchr("+-.0123456789eE", s->p[n])) {
         text[n] = s->p[n];

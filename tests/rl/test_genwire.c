@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "base/buf.h"
+#include "base/rng.h"
 #include "base/status.h"
 #include "rl/genwire.h"
 
@@ -206,6 +207,8 @@ static void test_malformed(void **state)
         {"[]", "0 samples"},
         {"{\"output_ids\":[1]}", "without meta_info"},
         {"3", "not JSON"},
+        {GOOD "]", "not JSON"},
+        {GOOD GOOD, "not JSON"},
         {"[3]", "without meta_info"},
         {"{\"output_ids\":[1]," META("done", "[[-1,1,null]]", "") "}", "finish_reason is done"},
         {"{\"output_ids\":[1],\"meta_info\":{\"finish_reason\":null}}", "finish_reason is none"},
@@ -242,12 +245,71 @@ static void test_malformed(void **state)
     }
 }
 
+/* Any order of keys, blanks, keys that nobody knows, escapes in names. */
+static void test_shapes(void **state)
+{
+    static const char *const texts[] = {
+        "{" META("stop", "[[-1,4],[-2,9,null,{\"x\":[1]}]]", "") ",\"output_ids\":[4,9]}",
+        " [ { \"text\" : \"]}\\\"\" , \"output_ids\" : [ 4 , 9 ] , \"meta_info\" : { "
+        "\"more\":{\"output_ids\":[1]}, \"weight_version\":\"12\", \"finish_reason\" : "
+        "{\"type\":\"stop\"}, \"output_token_logprobs\":[ [ -1 , 4 , \"a\" ] ,[-2,9 ]] } }\n]\n",
+        "{\"output\\u005fids\":[4,9]," META("stop", "[[-1e0,4,null],[-2.0,9,null]]", "") "}"};
+    struct genwire_sample s;
+    struct err e;
+    (void)state;
+
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        assert_ok(parse(texts[i], 1, &s, &e), &e);
+        assert_int_equal(s.ntokens, 2);
+        assert_true(s.tokens[0] == 4 && s.tokens[1] == 9);
+        assert_true(s.logps[0] == -1.0f && s.logps[1] == -2.0f);
+        assert_string_equal(s.version, "12");
+        genwire_fini(&s);
+    }
+}
+
+/* Cut anywhere it is refused; with bytes changed it is refused, or what comes out is sound. */
+static void test_broken(void **state)
+{
+    static const char good[] = "[" GOOD "," GOOD "]";
+    const uint32_t key[2] = {7, 7};
+    struct genwire_sample s[2];
+    struct err e;
+    char text[sizeof good];
+    (void)state;
+
+    for (size_t n = 0; n < sizeof good - 1; n++) {
+        memcpy(text, good, n);
+        text[n] = 0;
+        assert_int_equal(parse(text, 2, s, &e), STATUS_FORMAT);
+    }
+    for (uint32_t i = 0; i < 100000; i++) {
+        uint32_t r[4], ctr[4] = {i, 0, 0, 0};
+        rng_philox(ctr, key, r);
+        memcpy(text, good, sizeof good);
+        text[r[0] % (sizeof good - 1)] = (char)(1 + r[1] % 255);
+        text[r[2] % (sizeof good - 1)] = "[]{}\",:0"[r[3] % 9];
+        if (parse(text, 2, s, &e) != STATUS_OK) {
+            assert_int_equal(e.code, STATUS_FORMAT);
+            continue;
+        }
+        for (int k = 0; k < 2; k++) {
+            assert_true(s[k].ntokens >= 1 && s[k].ntokens <= 7);
+            for (int t = 0; t < s[k].ntokens; t++) {
+                assert_true(s[k].tokens[t] >= 0 && isfinite(s[k].logps[t]));
+            }
+            genwire_fini(&s[k]);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_request), cmocka_unit_test(test_seed),
         cmocka_unit_test(test_answer),  cmocka_unit_test(test_versions),
         cmocka_unit_test(test_experts), cmocka_unit_test(test_malformed),
+        cmocka_unit_test(test_shapes),  cmocka_unit_test(test_broken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
