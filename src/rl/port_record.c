@@ -40,14 +40,14 @@ struct port_record_run {
 
 struct port_record_answer {
     struct port_answer a; /* group is the loop's; arrays owned, in one block */
-    int held;             /* an end that was asked for: told when it is asked for again */
     void *block;
     struct sample *made; /* that a.made is, owned; or NULL */
 };
 
+/* Those from head on; what is before it was taken. */
 struct port_record_list {
     struct port_record_answer *v;
-    size_t n, cap;
+    size_t head, n, cap;
 };
 
 struct port_record {
@@ -55,11 +55,14 @@ struct port_record {
     struct journal *j;
     const struct world *world;
     struct rollout_port port;
-    struct port_record_run *runs;
+    struct port_record_run *runs; /* by g.id */
     size_t nruns, cap_runs;
+    size_t first; /* run: all before it are sent or done */
+    size_t live;  /* runs that are not done */
     int64_t next_id;
     struct port_record_list fresh; /* put into the journal, not committed */
     struct port_record_list ready; /* to be handed out */
+    struct port_record_list held;  /* ends that were asked for: told when that is asked again */
     double fresh_since, wait_s;
     struct port_record_answer handed; /* the answer that was handed out last */
     int log_fd;                       /* -1: none */
@@ -244,6 +247,9 @@ static struct journal_key port_record_key(const struct port_group *g, int i, uin
 
 static struct port_record_answer *port_record_push(struct port_record_list *l)
 {
+    if (l->head == l->n) {
+        l->head = l->n = 0;
+    }
     if (l->n == l->cap) {
         ASSERT(mem_grow((void **)&l->v, &l->cap, 64, sizeof *l->v));
     }
@@ -257,27 +263,71 @@ static void port_record_drop(struct port_record_answer *x)
     sample_free(x->made);
 }
 
-static void port_record_remove(struct port_record_list *l, size_t i)
+/* Those of a group, -1: of all, go to the end of another list, or where that is NULL away. */
+static void port_record_move(struct port_record_list *l, int64_t group, struct port_record_list *to)
 {
-    memmove(&l->v[i], &l->v[i + 1], sizeof *l->v * (--l->n - i));
+    size_t kept = l->head;
+
+    for (size_t i = l->head; i < l->n; i++) {
+        if (group >= 0 && l->v[i].a.group != group) {
+            l->v[kept++] = l->v[i];
+        } else if (to) {
+            *port_record_push(to) = l->v[i];
+        } else {
+            port_record_drop(&l->v[i]);
+        }
+    }
+    l->n = kept;
 }
 
 static struct port_record_run *port_record_find_run(struct port_record *p, int64_t id)
 {
-    for (size_t i = 0; i < p->nruns; i++) {
-        if (p->runs[i].left && p->runs[i].g.id == id) {
-            return &p->runs[i];
+    size_t a = 0, b = p->nruns;
+
+    while (a < b) {
+        size_t m = a + (b - a) / 2;
+        if (p->runs[m].g.id < id) {
+            a = m + 1;
+        } else {
+            b = m;
         }
     }
-    return NULL;
+    return a < p->nruns && p->runs[a].g.id == id && p->runs[a].left ? &p->runs[a] : NULL;
 }
 
-static void port_record_run_done(struct port_record_run *r)
+static void port_record_run_done(struct port_record *p, struct port_record_run *r)
 {
     if (--r->left == 0) {
         mem_free((void *)(uintptr_t)r->g.tokens);
         r->g.tokens = NULL;
+        p->live--;
     }
+}
+
+/* Room for one more run. Those that are done go when they are half of all, so that the order of
+ * asking stays and each is moved once. */
+static struct port_record_run *port_record_new_run(struct port_record *p)
+{
+    struct port_record_run *r;
+
+    if (p->nruns == p->cap_runs && p->live <= p->nruns / 2) {
+        size_t kept = 0, first = p->first;
+        for (size_t i = 0; i < p->nruns; i++) {
+            p->first -= i < first && !p->runs[i].left;
+            if (p->runs[i].left) {
+                p->runs[kept++] = p->runs[i];
+            }
+        }
+        p->nruns = kept;
+    }
+    if (p->nruns == p->cap_runs) {
+        ASSERT(mem_grow((void **)&p->runs, &p->cap_runs, 64, sizeof *p->runs));
+    }
+    r = &p->runs[p->nruns++];
+    memset(r, 0, sizeof *r);
+    r->g.id = p->next_id++;
+    p->live++;
+    return r;
 }
 
 /* ---- asking ---- */
@@ -297,8 +347,8 @@ static void port_record_log(struct port_record *p, const struct port_record_run 
 /* Hands the engines what they have room for, in order. */
 static int port_record_send(struct port_record *p, struct err *e)
 {
-    for (size_t i = 0; i < p->nruns; i++) {
-        struct port_record_run *r = &p->runs[i];
+    for (; p->first < p->nruns; p->first++) {
+        struct port_record_run *r = &p->runs[p->first];
         int rc;
         if (!r->left || r->sent) {
             continue;
@@ -320,24 +370,13 @@ static void port_record_plan(struct port_record *p, const struct port_group *g, 
 {
     size_t bytes = sizeof *g->tokens * (size_t)g->ntokens;
     int32_t *tokens = mem_alloc(bytes + 1);
-    struct port_record_run *r;
-    size_t kept = 0;
+    struct port_record_run *r = port_record_new_run(p);
+    int64_t id = r->g.id;
 
-    for (size_t i = 0; i < p->nruns; i++) { /* the order of asking stays */
-        if (p->runs[i].left) {
-            p->runs[kept++] = p->runs[i];
-        }
-    }
-    p->nruns = kept;
-    if (p->nruns == p->cap_runs) {
-        ASSERT(mem_grow((void **)&p->runs, &p->cap_runs, 64, sizeof *p->runs));
-    }
-    r = &p->runs[p->nruns++];
-    memset(r, 0, sizeof *r);
-    r->g = *g;
     memcpy(tokens, g->tokens, bytes);
+    r->g = *g;
     r->g.tokens = tokens;
-    r->g.id = p->next_id++;
+    r->g.id = id;
     r->g.n = n;
     r->g.sample = g->sample + first;
     r->outer = g->id;
@@ -366,9 +405,8 @@ static int port_record_recall(struct port_record *p, const struct port_group *g,
     }
     x.a.group = g->id;
     x.a.sample = i;
-    x.held = asked_end;
     x.block = data;
-    *port_record_push(&p->ready) = x;
+    *port_record_push(asked_end ? &p->held : &p->ready) = x;
     p->stats.recalled++;
     return STATUS_OK;
 }
@@ -379,15 +417,11 @@ static void port_record_forget(struct port_record *p, int64_t outer)
     for (size_t i = 0; i < p->nruns; i++) {
         if (p->runs[i].left && p->runs[i].outer == outer && !p->runs[i].sent) {
             p->runs[i].left = 1;
-            port_record_run_done(&p->runs[i]);
+            port_record_run_done(p, &p->runs[i]);
         }
     }
-    for (size_t i = p->ready.n; i-- > 0;) {
-        if (p->ready.v[i].a.group == outer) {
-            port_record_drop(&p->ready.v[i]);
-            port_record_remove(&p->ready, i);
-        }
-    }
+    port_record_move(&p->ready, outer, NULL);
+    port_record_move(&p->held, outer, NULL);
 }
 
 static int port_record_submit(void *self, const struct port_group *g, struct err *e)
@@ -451,7 +485,7 @@ static int port_record_took(struct port_record *p, const struct port_answer *a, 
     x.a.sample = r->first + a->sample;
     x.block = data;
     *port_record_push(&p->fresh) = x;
-    port_record_run_done(r);
+    port_record_run_done(p, r);
     return STATUS_OK;
 }
 
@@ -464,26 +498,24 @@ static int port_record_commit(struct port_record *p, struct err *e)
     p->wait_s = p->wait_s < PORT_RECORD_WAIT_S   ? PORT_RECORD_WAIT_S
                 : p->wait_s > PORT_RECORD_MOST_S ? PORT_RECORD_MOST_S
                                                  : p->wait_s;
-    for (size_t i = 0; rc == STATUS_OK && i < p->fresh.n; i++) {
-        *port_record_push(&p->ready) = p->fresh.v[i];
+    if (rc == STATUS_OK) {
+        port_record_move(&p->fresh, -1, &p->ready);
     }
-    p->fresh.n = rc == STATUS_OK ? 0 : p->fresh.n;
     return rc;
 }
 
 /* The next answer that may be seen; 0 when there is none. */
 static int port_record_next(struct port_record *p, struct port_answer *a)
 {
-    for (size_t i = 0; i < p->ready.n; i++) {
-        if (!p->ready.v[i].held) {
-            port_record_drop(&p->handed);
-            p->handed = p->ready.v[i];
-            *a = p->handed.a;
-            port_record_remove(&p->ready, i);
-            return 1;
-        }
+    struct port_record_list *l = &p->ready;
+
+    if (l->head == l->n) {
+        return 0;
     }
-    return 0;
+    port_record_drop(&p->handed);
+    p->handed = l->v[l->head++];
+    *a = p->handed.a;
+    return 1;
 }
 
 /* A replay waits for nothing: what is not recorded was never answered, and ends with nothing when
@@ -501,7 +533,7 @@ static int port_record_missing(struct port_record *p, struct err *e)
             return STATUS_AGAIN;
         }
     }
-    return p->ready.n && ++p->idle <= PORT_RECORD_IDLE ? STATUS_AGAIN : STATUS_END;
+    return p->held.n && ++p->idle <= PORT_RECORD_IDLE ? STATUS_AGAIN : STATUS_END;
 }
 
 static int port_record_poll(void *self, struct port_answer *a, struct err *e)
@@ -532,12 +564,12 @@ static int port_record_poll(void *self, struct port_answer *a, struct err *e)
         int done = port_record_commit(p, e);
         return done != STATUS_OK ? done : port_record_next(p, a) ? STATUS_OK : STATUS_AGAIN;
     }
-    if (rc == STATUS_END && p->ready.n) { /* the loop ends these when it has its rewards */
+    if (rc == STATUS_END && p->held.n) { /* the loop ends these when it has its rewards */
         world_sleep(p->world, 0.001);
         rc = ++p->idle < PORT_RECORD_HELD
                  ? STATUS_AGAIN
                  : ERR(e, STATUS_TIMEOUT, "%zu recorded answers that were cut off are not wanted",
-                       p->ready.n);
+                       p->held.n);
     }
     return rc;
 }
@@ -546,10 +578,7 @@ static void port_record_abort(void *self, int64_t group)
 {
     struct port_record *p = self;
 
-    for (size_t i = 0; i < p->ready.n; i++) {
-        struct port_record_answer *x = &p->ready.v[i];
-        x->held = x->held && group >= 0 && x->a.group != group;
-    }
+    port_record_move(&p->held, group, &p->ready);
     for (size_t i = 0; i < p->nruns; i++) {
         struct port_record_run *r = &p->runs[i];
         if (!r->left || (group >= 0 && r->outer != group) || r->aborted) {
@@ -570,7 +599,7 @@ static void port_record_abort(void *self, int64_t group)
             x->a.version = r->g.version;
             x->a.tokens = x->block = mem_alloc(sizeof(int32_t));
             x->a.logps = x->block;
-            port_record_run_done(r);
+            port_record_run_done(p, r);
         }
     }
     if (group < 0 && p->inner) {
@@ -583,10 +612,10 @@ static void port_record_abort(void *self, int64_t group)
 static int port_record_progress(void *self, int64_t group, int sample)
 {
     struct port_record *p = self;
-    const struct port_record_list *lists[2] = {&p->ready, &p->fresh};
+    const struct port_record_list *lists[3] = {&p->ready, &p->fresh, &p->held};
 
-    for (int k = 0; k < 2; k++) {
-        for (size_t i = 0; i < lists[k]->n; i++) {
+    for (int k = 0; k < 3; k++) {
+        for (size_t i = lists[k]->head; i < lists[k]->n; i++) {
             const struct port_record_answer *x = &lists[k]->v[i];
             if (x->a.group == group && x->a.sample == sample) {
                 return x->a.finish == PORT_ABORT || !x->a.ntokens ? x->a.ntokens : x->a.ntokens - 1;
@@ -671,12 +700,9 @@ void port_record_close(struct port_record *p)
             mem_free((void *)(uintptr_t)p->runs[i].g.tokens);
         }
     }
-    for (size_t i = 0; i < p->fresh.n; i++) {
-        port_record_drop(&p->fresh.v[i]);
-    }
-    for (size_t i = 0; i < p->ready.n; i++) {
-        port_record_drop(&p->ready.v[i]);
-    }
+    port_record_move(&p->fresh, -1, NULL);
+    port_record_move(&p->ready, -1, NULL);
+    port_record_move(&p->held, -1, NULL);
     if (p->log_fd >= 0) {
         close(p->log_fd);
     }
@@ -684,5 +710,6 @@ void port_record_close(struct port_record *p)
     mem_free(p->runs);
     mem_free(p->fresh.v);
     mem_free(p->ready.v);
+    mem_free(p->held.v);
     mem_free(p);
 }

@@ -245,6 +245,39 @@ static void test_little_room(void **state)
     use_close(&u);
 }
 
+/* Groups come and go for long: each sample is answered once, and the order of asking stays. */
+static void test_many(void **state)
+{
+    enum { MANY = 400 };
+    static uint8_t seen[MANY][PER];
+    struct port_answer a;
+    struct use u;
+    int sent = 0, got = 0, rc;
+    (void)state;
+
+    use_open(&u, "many", 17, 0);
+    while (got < MANY * PER) {
+        for (int k = 0; k < 1 + sent % 5 && sent < MANY; k++, sent++) {
+            struct port_group g = group_of(sent % GROUPS);
+            g.id = sent;
+            g.sample = sent * PER;
+            assert_ok(u.port->submit(u.port->self, &g, &e), &e);
+        }
+        for (int k = 0; k < 3 * PER && (rc = u.port->poll(u.port->self, &a, &e)) != STATUS_END;
+             k++) {
+            slow_clock += 0.003;
+            if (rc == STATUS_OK) {
+                assert_in_range(a.group, 0, sent - 1);
+                assert_int_equal(seen[a.group][a.sample]++, 0);
+                got++;
+            }
+        }
+    }
+    assert_int_equal(u.port->poll(u.port->self, &a, &e), STATUS_END);
+    assert_int_equal(port_record_stats(u.p).asked, MANY * PER);
+    use_close(&u);
+}
+
 static void test_refused(void **state)
 {
     struct use u;
@@ -457,7 +490,7 @@ static void test_made_whole(void **state)
     f.world.now = slow_now;
     for (int pass = 0; pass < 2; pass++) {
         struct rollout_port inner = {.submit = maker_submit, .poll = maker_poll, .self = &m};
-        struct ledger_opts o = {.dir = fakeport_path("made"), .mode = LEDGER_WAL};
+        struct ledger_opts o = {.dir = fakeport_path("whole"), .mode = LEDGER_WAL};
         struct port_group g = group_of(0);
         struct port_record *p;
         struct port_answer a;
@@ -495,6 +528,7 @@ int main(void)
         cmocka_unit_test(test_little_room), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_ended),       cmocka_unit_test(test_made),
         cmocka_unit_test(test_made_whole),  cmocka_unit_test(test_replay_of_nothing),
+        cmocka_unit_test(test_many),
     };
     return cmocka_run_group_tests(tests, fakeport_setup, fakeport_teardown);
 }
