@@ -231,6 +231,19 @@ static const char *sample_function(const json_t *sample)
     return s && *s ? s : NULL;
 }
 
+int hub_reads_tokens(const struct hub *h, const json_t *sample)
+{
+    const struct hub_type *g;
+    struct err e = {0};
+    int boxed;
+
+    if (h->scorer || h->custom >= 0 || sample_function(sample)) {
+        return 1;
+    }
+    g = hub_type_find(sample_type(h, sample), &boxed, &e);
+    return !g || !g->grade || (g->needs & HUB_TOKENS);
+}
+
 static int to_grader(struct hub *h, const struct hub_type *g, int boxed,
                      const struct hub_request *r, struct err *e)
 {

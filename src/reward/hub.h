@@ -95,6 +95,9 @@ int hub_open(const struct hub_opts *o, struct hub **out, struct err *e);
 /* STATUS_AGAIN when the queue is full: poll first. Quick graders run inside this call; the first
  * sample that names a function of its own waits until that is loaded. */
 int hub_submit(struct hub *h, const struct hub_request *r, struct err *e);
+/* 1: who scores the sample reads its tokens, loss_mask or rollout_log_probs; else it may come
+ * without them. */
+int hub_reads_tokens(const struct hub *h, const json_t *sample);
 /* 0 with a result, STATUS_AGAIN when none came within wait_s seconds; at once when nothing is
  * pending, and when hub_wake was called. */
 int hub_poll(struct hub *h, double wait_s, struct hub_result *out, struct err *e);

@@ -15,6 +15,7 @@
 enum {
     HUB_TEXT = 160,  /* bytes of a label or an answer that a reason shows */
     HUB_SLOW = 1,    /* takes more than a moment: never inside hub_submit */
+    HUB_TOKENS = 2,  /* a grader that reads the sample's tokens */
     HUB_NO_LABEL = 8 /* scores samples without a label too */
 };
 
@@ -37,7 +38,7 @@ struct hub_task {
 
 struct hub_type {
     const char *name;
-    int needs; /* HUB_SLOW, HUB_NO_LABEL */
+    int needs; /* HUB_SLOW, HUB_TOKENS, HUB_NO_LABEL */
     int (*grade)(struct hub_task *t, struct err *e);
     /* Makes sure that what it needs is there: at the start for the run's own type, and before each
      * `send`, so the second time it is quick. NULL: it needs nothing. */

@@ -246,7 +246,9 @@ static const struct hub_type types[] = {
     {.name = "ifbench", .open = hub_calls_open_ifbench, .send = hub_calls_ifbench},
     {.name = "code", .open = hub_code_open, .send = hub_code_send},
     {.name = "random", .grade = grade_random, .needs = HUB_NO_LABEL},
-    {.name = "deterministic_random", .grade = grade_deterministic, .needs = HUB_NO_LABEL},
+    {.name = "deterministic_random",
+     .grade = grade_deterministic,
+     .needs = HUB_TOKENS | HUB_NO_LABEL},
     {.name = "remote_rm", .open = hub_calls_open_remote, .send = hub_calls_remote},
 };
 

@@ -166,6 +166,19 @@ static void recall_unknown(struct recall *r, int64_t id, int n)
     }
 }
 
+/* What the hub gets of a sample: a list of its tokens costs more than a quick grader, and is made
+ * for those who read it. */
+static json_t *recall_json(const struct recall *r, const struct sample *s)
+{
+    json_t *j = sample_brief_json(s);
+
+    if (hub_reads_tokens(r->hub, j)) {
+        json_decref(j);
+        j = sample_to_json(s);
+    }
+    return j;
+}
+
 int recall_submit(struct recall *r, int64_t id, int64_t rollout, int set, struct sample *const *s,
                   int n, int group, struct err *e)
 {
@@ -179,9 +192,9 @@ int recall_submit(struct recall *r, int64_t id, int64_t rollout, int set, struct
         recall_unknown(r, id, n);
         return STATUS_OK;
     }
-    j = group ? json_array() : sample_to_json(s[0]);
+    j = group ? json_array() : recall_json(r, s[0]);
     for (int i = 0; group && i < n; i++) {
-        json_array_append_new(j, sample_to_json(s[i]));
+        json_array_append_new(j, recall_json(r, s[i]));
     }
     rc = hub_submit(r->hub, &(struct hub_request){id, j}, e);
     json_decref(j);

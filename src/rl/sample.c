@@ -196,7 +196,8 @@ static json_t *ints(const int32_t *v, int n)
     return a;
 }
 
-json_t *sample_to_json(const struct sample *s)
+/* whole 0: without what there is one of for each token. */
+static json_t *sample_json(const struct sample *s, int whole)
 {
     json_t *j = json_object(), *a;
     int finite = isfinite(s->reward);
@@ -205,7 +206,9 @@ json_t *sample_to_json(const struct sample *s)
     json_object_set_new(j, "index", json_integer(s->index));
     json_object_set_new(j, "rollout_id", json_integer(s->rollout_id));
     json_object_set_new(j, "prompt", s->prompt ? json_incref(s->prompt) : json_null());
-    json_object_set_new(j, "tokens", ints(s->tokens, s->prompt_len + s->response_len));
+    if (whole) {
+        json_object_set_new(j, "tokens", ints(s->tokens, s->prompt_len + s->response_len));
+    }
     json_object_set_new(j, "response", json_string(s->response ? s->response : ""));
     json_object_set_new(j, "response_length", json_integer(s->response_len));
     json_object_set_new(j, "label", s->label ? json_incref(s->label) : json_null());
@@ -219,13 +222,13 @@ json_t *sample_to_json(const struct sample *s)
     if (s->reason) {
         json_object_set_new(j, "reward_reason", json_string(s->reason));
     }
-    if (s->mask) {
+    if (s->mask && whole) {
         a = json_array();
         for (int i = 0; i < s->response_len; i++) {
             json_array_append_new(a, json_integer(s->mask[i]));
         }
         json_object_set_new(j, "loss_mask", a);
-    } else {
+    } else if (whole) {
         json_object_set_new(j, "loss_mask", json_null());
     }
     a = json_array();
@@ -238,7 +241,7 @@ json_t *sample_to_json(const struct sample *s)
     if (s->nsegments > 1) {
         json_object_set_new(j, "segments", sample_segments_json(s));
     }
-    if (s->logps) {
+    if (s->logps && whole) {
         a = json_array();
         for (int i = 0; i < s->response_len; i++) {
             /* JSON has no infinity: the smallest float stands for it */
@@ -246,13 +249,23 @@ json_t *sample_to_json(const struct sample *s)
             json_array_append_new(a, isfinite(v) ? json_real(v) : json_null());
         }
         json_object_set_new(j, "rollout_log_probs", a);
-    } else {
+    } else if (whole) {
         json_object_set_new(j, "rollout_log_probs", json_null());
     }
     json_object_set_new(j, "remove_sample", json_boolean(s->remove));
     json_object_set_new(j, "status", json_string(sample_status_name(s->status)));
     json_object_set_new(j, "metadata", s->metadata ? json_incref(s->metadata) : json_object());
     return j;
+}
+
+json_t *sample_to_json(const struct sample *s)
+{
+    return sample_json(s, 1);
+}
+
+json_t *sample_brief_json(const struct sample *s)
+{
+    return sample_json(s, 0);
 }
 
 /* Segments must follow each other and fill the response. */

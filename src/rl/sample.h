@@ -68,6 +68,8 @@ const char *sample_status_name(enum sample_status st);
 /* The caller owns the object. Siblings are not in it: they are samples of their own, which
  * sample_from_json takes as the key "siblings". */
 json_t *sample_to_json(const struct sample *s);
+/* The same without tokens, loss_mask and rollout_log_probs, for readers of its text. */
+json_t *sample_brief_json(const struct sample *s);
 /* Its segments, which sample_to_json tells when there are several: [{start, len, version, origin,
  * exact}]. sample_from_json takes them as the key "segments". */
 json_t *sample_segments_json(const struct sample *s);

@@ -164,6 +164,28 @@ static void test_deterministic_random(void **state)
     hub_close(h);
 }
 
+/* Who reads tokens must get them: the type of the sample decides. */
+static void test_reads_tokens(void **state)
+{
+    json_t *plain = pair("x", "x");
+    json_t *own = json_pack("{s:s,s:{s:s}}", "response", "x", "metadata", "rm_type",
+                            "boxed_deterministic_random");
+    struct hub *h = open_type("math", NULL);
+    (void)state;
+
+    assert_int_equal(hub_reads_tokens(h, plain), 0);
+    assert_int_equal(hub_reads_tokens(h, own), 1);
+    hub_close(h);
+    h = open_type("deterministic_random", NULL);
+    assert_int_equal(hub_reads_tokens(h, plain), 1);
+    hub_close(h);
+    h = open_type(NULL, NULL);
+    assert_int_equal(hub_reads_tokens(h, plain), 1); /* it names no type: let the hub say so */
+    hub_close(h);
+    json_decref(plain);
+    json_decref(own);
+}
+
 static void test_choice(void **state)
 {
     (void)state;
@@ -603,6 +625,7 @@ int main(void)
         cmocka_unit_test(test_types),
         cmocka_unit_test(test_label_numbers),
         cmocka_unit_test(test_deterministic_random),
+        cmocka_unit_test(test_reads_tokens),
         cmocka_unit_test(test_choice),
         cmocka_unit_test(test_reasons),
         cmocka_unit_test(test_threads),

@@ -47,6 +47,24 @@ static struct sample *through(const struct sample *s)
     return out;
 }
 
+/* All but what there is one of for each token. */
+static void brief(void **state)
+{
+    static const char *const arrays[] = {"tokens", "loss_mask", "rollout_log_probs"};
+    struct sample *s = make();
+    json_t *whole = sample_to_json(s), *j = sample_brief_json(s);
+    (void)state;
+
+    for (int i = 0; i < 3; i++) {
+        assert_non_null(json_object_get(whole, arrays[i]));
+        json_object_del(whole, arrays[i]);
+    }
+    assert_true(json_equal(whole, j));
+    json_decref(whole);
+    json_decref(j);
+    sample_free(s);
+}
+
 /* Parts of several versions, cut and gone on: all of it comes back. */
 static void segments(void **state)
 {
@@ -294,6 +312,7 @@ int main(void)
         cmocka_unit_test(malformed),
         cmocka_unit_test(malformed_values),
         cmocka_unit_test(infinite_log_prob),
+        cmocka_unit_test(brief),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
