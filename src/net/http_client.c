@@ -115,14 +115,18 @@ void http_client_free(struct http_client *c)
     mem_free(c);
 }
 
-static int check_url(const char *url, struct err *e)
+/* *named: 1 when its host is a name, 0 when it is a number. */
+static int check_url(const char *url, int *named, struct err *e)
 {
     CURLU *u = curl_url();
-    char *scheme = NULL;
+    char *scheme = NULL, *host = NULL;
     int ok = url && u && curl_url_set(u, CURLUPART_URL, url, 0) == CURLUE_OK &&
              curl_url_get(u, CURLUPART_SCHEME, &scheme, 0) == CURLUE_OK &&
+             curl_url_get(u, CURLUPART_HOST, &host, 0) == CURLUE_OK &&
              (strcmp(scheme, "http") == 0 || strcmp(scheme, "https") == 0);
+    *named = ok && host[0] != '[' && host[strspn(host, "0123456789.")];
     curl_free(scheme);
+    curl_free(host);
     curl_url_cleanup(u);
     return ok ? STATUS_OK
               : ERR(e, STATUS_INPUT, "not an address of http or https: %.200s", url ? url : "");
@@ -159,11 +163,12 @@ int http_client_start(struct http_client *c, const struct http_client_request *q
                       struct err *e)
 {
     struct http_client_call *k;
-    int rc = check_url(q->url, e);
+    int named, rc = check_url(q->url, &named, e);
     if (rc) {
         return rc;
     }
     k = mem_alloc(sizeof *k);
+    k->named = named;
     arena_init(&k->mem, 16 * 1024);
     k->c = c;
     k->user = q->user;

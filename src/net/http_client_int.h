@@ -34,6 +34,7 @@ struct http_client_call {
     double connect_s, idle_s, t_start, deadline;
     size_t max_response, window;
     int stream, tries_left, idempotent, retry_5xx, fresh;
+    int named; /* 1: the host is a name, which must be looked up */
     /* The try. */
     CURL *easy;
     char error[CURL_ERROR_SIZE];

@@ -276,6 +276,11 @@ static void set_options(struct http_client_call *k)
     curl_easy_setopt(h, CURLOPT_CLOSESOCKETDATA, c);
     curl_easy_setopt(h, CURLOPT_MAXAGE_CONN, (long)CONN_AGE_S);
     curl_easy_setopt(h, CURLOPT_FRESH_CONNECT, (long)k->fresh);
+    if (!k->named) {
+        /* At the end of each transfer libcurl looks through all hosts for those that are due to be
+         * looked up again; a number never is. */
+        curl_easy_setopt(h, CURLOPT_DNS_CACHE_TIMEOUT, -1L);
+    }
     curl_easy_setopt(h, CURLOPT_HTTPHEADER, k->headers);
     curl_easy_setopt(h, CURLOPT_HEADERFUNCTION, on_header);
     curl_easy_setopt(h, CURLOPT_HEADERDATA, k);
@@ -545,11 +550,13 @@ static void check_times(struct http_client *c, double now)
 {
     struct http_client_call *k, *next;
     for (k = c->flying; k; k = next) {
-        int paused;
+        int paused = 0;
         next = k->next;
-        pthread_mutex_lock(&c->mu);
-        paused = k->paused;
-        pthread_mutex_unlock(&c->mu);
+        if (k->stream) {
+            pthread_mutex_lock(&c->mu);
+            paused = k->paused;
+            pthread_mutex_unlock(&c->mu);
+        }
         if (now > k->deadline) {
             give_up(k, HTTP_CLIENT_LATE);
         } else if (!paused && now > k->t_byte + k->idle_s) {
