@@ -274,11 +274,23 @@ static int port_http_promises(const struct port_http *p, int engine)
     if (p->o.kind != PORT_HTTP_MILES || !p->o.sync) {
         return 0;
     }
-    for (int i = 0; i < p->o.nengines; i++) {
-        all &= p->engines[i].row_exact || (engine >= 0 && engine != i) ||
-               !port_engine_is_up(&p->engines[i]);
+    for (int i = engine < 0 ? 0 : engine; i < p->o.nengines && (engine < 0 || i == engine); i++) {
+        all &= p->engines[i].row_exact || !port_engine_is_up(&p->engines[i]);
     }
     return all;
+}
+
+/* An engine, or one behind the router, has finished samples. */
+static void port_http_proved(struct port_http *p, int engine)
+{
+    if (engine >= 0) {
+        p->engines[engine].failures = p->engines[engine].sick = 0;
+    }
+    for (int i = 0; engine < 0 && i < p->o.nengines; i++) {
+        if (p->engines[i].state == PORT_ENGINE_READY) {
+            p->engines[i].failures = p->engines[i].sick = 0;
+        }
+    }
 }
 
 /* Whether the samples are of weights that were current while they were on their way. */
@@ -335,11 +347,7 @@ static void port_http_take_answer(struct port_http *p, struct port_http_unit *u,
         port_engine_doubt(p, &p->engines[k->engine]);
     }
     if (good && (right || p->o.policy == PORT_HTTP_MARK)) {
-        for (int i = 0; i < p->o.nengines; i++) {
-            if (k->engine == i || (k->engine < 0 && p->engines[i].state == PORT_ENGINE_READY)) {
-                p->engines[i].failures = p->engines[i].sick = 0;
-            }
-        }
+        port_http_proved(p, k->engine);
         if (k->engine >= 0 && !u->set->aborted) {
             port_pace_answered(p, &p->engines[k->engine], port_http_longest(s, u->count),
                                port_pace_clock(p) - u->sent);
@@ -358,6 +366,14 @@ static void port_http_take_answer(struct port_http *p, struct port_http_unit *u,
     mem_free(s);
 }
 
+/* The engine's samples have changed, or whether it may get some. */
+static void port_http_placed(struct port_http *p, struct port_engine *en)
+{
+    int usable = port_pace_usable(p, en, port_http_now(p));
+
+    port_pick_set(&p->pick, en->index, usable ? en->load : -1);
+}
+
 /* Takes the unit off the network's books. */
 static void port_http_land(struct port_http *p, struct port_http_unit *u)
 {
@@ -365,10 +381,12 @@ static void port_http_land(struct port_http *p, struct port_http_unit *u)
 
     port_http_unlink(&u->link);
     p->nflying--;
+    p->aborting -= u->abort_end > 0.0;
     if (k->engine < 0) {
         p->router_load -= u->count;
     } else {
         p->engines[k->engine].load -= u->count;
+        port_http_placed(p, &p->engines[k->engine]);
     }
     k->unit = NULL;
     u->call = NULL;
@@ -437,32 +455,17 @@ int port_http_take_back(struct port_http *p, int engine, const char *why)
 
 /* ---- sending ---- */
 
-/* The engine that gets the next samples: the least loaded with room for some; NULL: none has. */
+/* The engine that gets the next samples: the least loaded with room for some; NULL: none has. One
+ * that has become unusable is found out here, one that has become usable by the next tick. */
 static struct port_engine *port_http_pick(struct port_http *p)
 {
-    struct port_engine *best = NULL;
     double now = port_http_now(p);
+    int i;
 
-    for (int i = 0; i < p->o.nengines; i++) {
-        struct port_engine *en = &p->engines[i];
-        if (port_pace_usable(p, en, now) && (!best || en->load < best->load)) {
-            best = en;
-        }
+    while ((i = port_pick_least(&p->pick)) >= 0 && !port_pace_usable(p, &p->engines[i], now)) {
+        port_pick_set(&p->pick, i, -1);
     }
-    return best;
-}
-
-static int port_http_nready(const struct port_http *p, int idle)
-{
-    double now = port_http_now(p);
-    int n = 0;
-
-    for (int i = 0; i < p->o.nengines; i++) {
-        const struct port_engine *en = &p->engines[i];
-        n += en->state == PORT_ENGINE_READY && !en->suspect && !en->wake && !en->removed &&
-             !breaker_holds(&en->gate, now) && (!idle || en->load == 0);
-    }
-    return n;
+    return i < 0 ? NULL : &p->engines[i];
 }
 
 /* How many samples of the unit go out now: all, unless they would not fit, or engines had nothing
@@ -532,6 +535,7 @@ static int port_http_fly(struct port_http *p, struct port_http_unit *u, int engi
         p->router_load += u->count;
     } else {
         p->engines[engine].load += u->count;
+        port_http_placed(p, &p->engines[engine]);
     }
     return 1;
 }
@@ -544,12 +548,12 @@ static void port_http_dispatch(struct port_http *p)
            !p->paused && !p->released && !p->publishing && !p->controlling) {
         struct port_http_unit *u = (struct port_http_unit *)p->waiting.next;
         struct port_engine *en = router ? NULL : port_http_pick(p);
-        int ready = port_http_nready(p, 0), room, idle, n;
+        int ready = p->pick.count, room, idle, n;
         if (router ? ready == 0 : en == NULL) {
             return;
         }
         room = router ? ready * p->o.concurrency - p->router_load : p->o.concurrency - en->load;
-        idle = router ? ready - p->nflying : port_http_nready(p, 1);
+        idle = router ? ready - p->nflying : p->pick.idle;
         n = port_http_share(p, u, room, idle, router ? p->router_load == 0 : en->load == 0);
         if (n < 1) {
             return;
@@ -585,7 +589,9 @@ static void port_http_ask_abort(struct port_http *p, int engine, const char *rid
 /* An abort may overtake the request it is about: it is sent until the samples are back. */
 static void port_http_abort_flying(struct port_http *p, double now)
 {
-    for (struct port_http_link *x = p->flying.next; x != &p->flying; x = x->next) {
+    struct port_http_link *x = p->flying.next;
+
+    for (; p->aborting && x != &p->flying; x = x->next) {
         struct port_http_unit *u = (struct port_http_unit *)x;
         if (u->abort_end > 0.0 && now > u->abort_end) {
             p->net.cancel(p->net.self, u->call->id);
@@ -628,6 +634,7 @@ static void port_http_abort(void *self, int64_t group)
         if (u->set->aborted && u->abort_end <= 0.0) {
             u->abort_next = now + (group < 0 ? 1.0 : 0.0);
             u->abort_end = now + PORT_HTTP_ABORT_S;
+            p->aborting++;
         }
     }
     port_http_abort_ring(p, &p->waiting, &p->nwaiting);
@@ -673,6 +680,7 @@ static void port_http_tick(struct port_http *p)
     p->last_tick = now;
     for (int i = 0; i < p->o.nengines && !p->fatal.code; i++) {
         port_engine_tick(p, &p->engines[i], now);
+        port_http_placed(p, &p->engines[i]);
         up |= port_engine_is_up(&p->engines[i]);
     }
     if (up) {
@@ -895,9 +903,8 @@ static void port_http_report(void *self, json_t *row)
 {
     struct port_http *p = self;
     const struct port_http_stats *s = &p->stats;
-    int ready = port_http_nready(p, 0);
 
-    metric_put_int(row, "rollout/engines_ready", ready);
+    metric_put_int(row, "rollout/engines_ready", p->pick.count);
     metric_put_int(row, "rollout/engine_requests", s->requests);
     metric_put_int(row, "rollout/engine_retries", s->retries);
     metric_put_int(row, "rollout/engines_lost", s->lost);
@@ -969,6 +976,7 @@ int port_http_open(const struct port_http_opts *o, struct port_http **out, struc
     p->opened = p->last_up = p->last_tick = port_http_now(p);
     p->last_tick -= PORT_HTTP_TICK_S;
     p->engines = mem_alloc(sizeof *p->engines * (size_t)places);
+    port_pick_init(&p->pick, places);
     for (int i = 0; i < o->nengines; i++) {
         port_engine_place(p, &p->engines[i], o->host, o->urls ? o->urls[i] : NULL);
     }
@@ -1140,6 +1148,7 @@ void port_http_close(struct port_http *p)
         mem_free(p->engines[i].url);
         mem_free(p->engines[i].at);
     }
+    port_pick_fini(&p->pick);
     mem_free(p->engines);
     mem_free(p);
 }

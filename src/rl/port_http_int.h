@@ -9,6 +9,7 @@
 #include "rl/breaker.h"
 #include "rl/genwire.h"
 #include "rl/port_http.h"
+#include "rl/port_pick.h"
 
 struct http_client;
 struct http_client_event;
@@ -146,10 +147,12 @@ struct port_http {
     struct http_client *c; /* NULL: the network is the caller's */
     struct http_net net;
     struct port_engine *engines;
+    struct port_pick pick; /* of those that may get samples */
     struct port_http_link sets, waiting, later, flying, calls;
     int nwaiting;     /* units */
     int nflying;      /* units */
     int max_flying;   /* units: as many connections as the system gives */
+    int aborting;     /* flying units that are being aborted */
     int router_load;  /* samples on their way to the router */
     int open_samples; /* submitted and not handed out */
     struct port_http_ready *ready, **ready_end, *handed;
