@@ -251,7 +251,7 @@ static int number_plain(struct jscan *s, double *v)
         }
     }
     if (p == begin || point == begin || (point && p == point + 1) ||
-        (p < s->end && strchr("+-.eE0123456789", *p) && *p)) {
+        (p < s->end && (*p == 'e' || *p == 'E' || *p == '.' || *p == '+' || *p == '-'))) {
         return 0;
     }
     *v = (double)m / tens[point ? p - point - 1 : 0];
@@ -299,6 +299,26 @@ static int skip_string(struct jscan *s)
     return 1;
 }
 
+/* 1: a number, true, false or null ends before it. */
+static int ends_word(char c)
+{
+    switch (c) {
+    case ',':
+    case ']':
+    case '}':
+    case ':':
+    case '[':
+    case '{':
+    case '"':
+    case ' ':
+    case '\n':
+    case '\t':
+    case '\r':
+    case 0: return 1;
+    default: return 0;
+    }
+}
+
 int jscan_skip(struct jscan *s)
 {
     int depth = 0;
@@ -328,7 +348,7 @@ int jscan_skip(struct jscan *s)
         } else if (c == 0) {
             return jscan_fail(s, "the text ends inside a value");
         } else {
-            while (s->p < s->end && !strchr(" \n\t\r,:]}{[\"", *s->p)) {
+            while (s->p < s->end && !ends_word(*s->p)) {
                 s->p++;
             }
         }
