@@ -19,7 +19,7 @@
 #define PORT_RECORD_WAIT_S 0.02    /* an answer waits so long for others to be recorded with it, */
 #define PORT_RECORD_WAIT_X 20      /* or so many times what the last commit took, */
 #define PORT_RECORD_MOST_S 1.0     /* but never longer */
-#define PORT_RECORD_BATCH  256     /* or until there are so many */
+#define PORT_RECORD_BATCH  4096    /* or until there are so many */
 #define PORT_RECORD_IDLE   1000    /* polls after which a replay is stuck */
 #define PORT_RECORD_HELD   3600000 /* polls of a millisecond that rewards may take */
 #define PORT_RECORD_MAGIC  0x31534e41u

@@ -12,7 +12,7 @@
 #include "base/world.h"
 #include "rl/sample.h"
 
-#define RECALL_BATCH  256  /* results of one commit at most */
+#define RECALL_BATCH  4096 /* results of one commit at most */
 #define RECALL_WAIT_S 0.02 /* a result waits so long for others while the loop has work, */
 #define RECALL_WAIT_X 20   /* or so many times what the last commit took, */
 #define RECALL_MOST_S 1.0  /* but never longer */
