@@ -1,11 +1,11 @@
 /* Owns how bytes reach the disk: a file is complete under its name or not there at all. */
 #include "base/fsio.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -70,26 +70,6 @@ int fsio_fail_parse(const char *text, struct err *e)
                text);
 }
 
-long fsio_sys_write(int fd, const void *p, size_t n)
-{
-    return fsio_fails(FSIO_WRITE) ? -1 : write(fd, p, n);
-}
-
-long fsio_sys_pwrite(int fd, const void *p, size_t n, int64_t at)
-{
-    return fsio_fails(FSIO_WRITE) ? -1 : pwrite(fd, p, n, at);
-}
-
-int fsio_sys_sync(int fd)
-{
-    return fsio_fails(FSIO_SYNC) ? -1 : fsync(fd);
-}
-
-int fsio_sys_rename(const char *from, const char *to)
-{
-    return fsio_fails(FSIO_RENAME) ? -1 : rename(from, to);
-}
-
 int64_t fsio_room(const char *path)
 {
     struct statvfs st;
@@ -144,47 +124,46 @@ char *fsio_join(const char *a, const char *b)
 
 int fsio_is_dir(const char *path)
 {
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    return fsio_sys_kind(path, 1) == FSIO_FOLDER;
 }
 
 int fsio_is_file(const char *path)
 {
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+    return fsio_sys_kind(path, 1) == FSIO_FILE;
 }
 
 int fsio_read(const char *path, size_t max, char **data, size_t *len, struct err *e)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat st;
+    int fd = fsio_sys_open(path, O_RDONLY);
     char *p = NULL;
     size_t n = 0;
+    int64_t size;
     int rc = STATUS_OK;
 
     if (fd < 0) {
         return fsio_fail(e, "open", path);
     }
-    if (fstat(fd, &st) != 0) {
-        rc = fsio_fail(e, "stat", path);
-        goto out;
-    }
-    if (S_ISDIR(st.st_mode)) {
+    if (fsio_is_dir(path)) {
         rc = ERR(e, STATUS_INPUT, "%s is a folder, a file is needed", path);
         goto out;
     }
-    if ((uint64_t)st.st_size > max) {
-        rc = ERR(e, STATUS_INPUT, "%s has %lld bytes, at most %zu are read", path,
-                 (long long)st.st_size, max);
+    size = fsio_sys_size(fd);
+    if (size < 0) {
+        rc = fsio_fail(e, "stat", path);
         goto out;
     }
-    p = mem_try((size_t)st.st_size + 1);
+    if ((uint64_t)size > max) {
+        rc = ERR(e, STATUS_INPUT, "%s has %lld bytes, at most %zu are read", path, (long long)size,
+                 max);
+        goto out;
+    }
+    p = mem_try((size_t)size + 1);
     if (!p) {
-        rc = ERR(e, STATUS_NOMEM, "no memory to read %s (%lld bytes)", path, (long long)st.st_size);
+        rc = ERR(e, STATUS_NOMEM, "no memory to read %s (%lld bytes)", path, (long long)size);
         goto out;
     }
-    while (n < (size_t)st.st_size) {
-        ssize_t got = read(fd, p + n, (size_t)st.st_size - n);
+    while (n < (size_t)size) {
+        long got = fsio_sys_read(fd, p + n, (size_t)size - n, (int64_t)n);
         if (got < 0 && errno == EINTR) {
             continue;
         }
@@ -202,7 +181,7 @@ int fsio_read(const char *path, size_t max, char **data, size_t *len, struct err
     p = NULL;
 out:
     mem_free(p);
-    close(fd);
+    fsio_sys_close(fd);
     return rc;
 }
 
@@ -257,7 +236,7 @@ void fsio_unmap(const uint8_t *data, size_t len)
 
 int fsio_sync_dir(const char *path, struct err *e)
 {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = fsio_sys_open(path, O_RDONLY | O_DIRECTORY);
     int rc = STATUS_OK;
     if (fd < 0) {
         return fsio_fail(e, "open folder", path);
@@ -265,7 +244,7 @@ int fsio_sync_dir(const char *path, struct err *e)
     if (fsio_sys_sync(fd) != 0 && errno != EINVAL) {
         rc = fsio_fail(e, "sync folder", path);
     }
-    close(fd);
+    fsio_sys_close(fd);
     return rc;
 }
 
@@ -288,7 +267,7 @@ int fsio_out_open(struct fsio_out *o, const char *path, struct err *e)
     o->tmp = mem_alloc(n + 5);
     memcpy(o->tmp, path, n);
     memcpy(o->tmp + n, ".tmp", 5);
-    o->fd = open(o->tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    o->fd = fsio_sys_open(o->tmp, O_WRONLY | O_CREAT | O_TRUNC);
     if (o->fd < 0) {
         int rc = fsio_fail(e, "create", o->tmp);
         mem_free(o->path);
@@ -350,7 +329,7 @@ int fsio_out_commit(struct fsio_out *o, struct err *e)
     if (rc == STATUS_OK && fsio_sys_sync(o->fd) != 0) {
         rc = fsio_fail(e, "sync", o->tmp);
     }
-    if (close(o->fd) != 0 && rc == STATUS_OK) {
+    if (fsio_sys_close(o->fd) != 0 && rc == STATUS_OK) {
         rc = fsio_fail(e, "close", o->tmp);
     }
     if (rc == STATUS_OK && fsio_sys_rename(o->tmp, o->path) != 0) {
@@ -359,7 +338,7 @@ int fsio_out_commit(struct fsio_out *o, struct err *e)
     if (rc == STATUS_OK) {
         rc = fsio_sync_parent(o->path, e);
     } else {
-        unlink(o->tmp);
+        fsio_sys_unlink(o->tmp);
     }
     fsio_out_free(o);
     return rc;
@@ -368,8 +347,8 @@ int fsio_out_commit(struct fsio_out *o, struct err *e)
 void fsio_out_abort(struct fsio_out *o)
 {
     if (o->fd >= 0 && o->tmp) {
-        close(o->fd);
-        unlink(o->tmp);
+        fsio_sys_close(o->fd);
+        fsio_sys_unlink(o->tmp);
         fsio_out_free(o);
     }
 }
@@ -425,7 +404,7 @@ int fsio_mkdirs(const char *path, struct err *e)
             continue;
         }
         *s = 0;
-        if (*p && mkdir(p, 0777) != 0 && errno != EEXIST) {
+        if (*p && fsio_sys_mkdir(p) != 0 && errno != EEXIST) {
             rc = fsio_fail(e, "create folder", p);
         }
         *s = c;
@@ -454,40 +433,71 @@ int fsio_replace_dir(const char *from, const char *to, struct err *e)
     if (!fsio_is_dir(to)) {
         return fsio_rename_dir(from, to, e);
     }
-    if (fsio_fails(FSIO_RENAME) || renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) != 0) {
+    if (fsio_sys_exchange(from, to) != 0) {
         return ERR(e, STATUS_IO, "cannot put %s in the place of %s: %s", from, to, strerror(errno));
     }
     rc = fsio_sync_parent(to, e);
     return rc == STATUS_OK ? fsio_remove_tree(from, e) : rc;
 }
 
-int fsio_remove_tree(const char *path, struct err *e)
+static int fsio_by_name(const void *x, const void *y)
 {
-    struct stat st;
-    int rc = STATUS_OK;
+    return strcmp(*(char *const *)x, *(char *const *)y);
+}
 
-    if (lstat(path, &st) != 0) {
-        return errno == ENOENT ? STATUS_OK : fsio_fail(e, "stat", path);
+static void fsio_list_name(void *arg, const char *name)
+{
+    struct fsio_names *l = arg;
+
+    if (l->n == l->cap) {
+        ASSERT(mem_grow((void **)&l->name, &l->cap, 16, sizeof *l->name));
     }
-    if (S_ISDIR(st.st_mode)) {
-        DIR *d = opendir(path);
-        struct dirent *de;
-        if (!d) {
-            return fsio_fail(e, "open folder", path);
-        }
-        while (rc == STATUS_OK && (de = readdir(d))) {
-            if (strcmp(de->d_name, ".") != 0 && strcmp(de->d_name, "..") != 0) {
-                char *sub = fsio_join(path, de->d_name);
-                rc = fsio_remove_tree(sub, e);
-                mem_free(sub);
-            }
-        }
-        closedir(d);
-        if (rc == STATUS_OK && rmdir(path) != 0) {
-            rc = fsio_fail(e, "remove folder", path);
-        }
-    } else if (unlink(path) != 0) {
-        rc = fsio_fail(e, "remove", path);
+    l->name[l->n++] = mem_strdup(name);
+}
+
+int fsio_list(const char *path, struct fsio_names *out, struct err *e)
+{
+    memset(out, 0, sizeof *out);
+    if (fsio_sys_list(path, fsio_list_name, out) != 0) {
+        return fsio_fail(e, "open folder", path);
+    }
+    if (out->n) {
+        qsort(out->name, out->n, sizeof *out->name, fsio_by_name);
+    }
+    return STATUS_OK;
+}
+
+void fsio_names_fini(struct fsio_names *l)
+{
+    for (size_t i = 0; i < l->n; i++) {
+        mem_free(l->name[i]);
+    }
+    mem_free(l->name);
+    memset(l, 0, sizeof *l);
+}
+
+static int fsio_remove_folder(const char *path, struct err *e)
+{
+    struct fsio_names l;
+    int rc = fsio_list(path, &l, e);
+
+    for (size_t i = 0; rc == STATUS_OK && i < l.n; i++) {
+        char *sub = fsio_join(path, l.name[i]);
+        rc = fsio_remove_tree(sub, e);
+        mem_free(sub);
+    }
+    fsio_names_fini(&l);
+    if (rc == STATUS_OK && fsio_sys_rmdir(path) != 0) {
+        rc = fsio_fail(e, "remove folder", path);
     }
     return rc;
+}
+
+int fsio_remove_tree(const char *path, struct err *e)
+{
+    switch (fsio_sys_kind(path, 0)) {
+    case FSIO_NOTHING: return errno == ENOENT ? STATUS_OK : fsio_fail(e, "stat", path);
+    case FSIO_FOLDER: return fsio_remove_folder(path, e);
+    default: return fsio_sys_unlink(path) != 0 ? fsio_fail(e, "remove", path) : STATUS_OK;
+    }
 }

@@ -6,7 +6,7 @@
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
 
-enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
+enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR, LOG_NONE }; /* the last: for a level */
 
 /* A sink hears every line at or above the level; `text` has no newline and is valid for the call.
  */

@@ -376,7 +376,7 @@ static int train_open_durable(struct train *t, struct err *e)
     t->run_dir = o->run_dir ? mem_strdup(o->run_dir)
                  : o->save  ? fsio_join(o->save, "run")
                             : runfolder_default();
-    rc = durable_open(&t->durable, o, t->run_dir, t->argc, t->argv, options, e);
+    rc = durable_open(&t->durable, o, t->run_dir, t->argc, t->argv, options, world_system(), e);
     json_decref(options);
     return rc;
 }

@@ -157,7 +157,8 @@ static int durable_open_replay(struct durable *d, struct err *e)
 }
 
 int durable_open(struct durable *d, struct train_opts *o, const char *run_dir, int argc,
-                 char *const *argv, const json_t *options, struct err *e)
+                 char *const *argv, const json_t *options, const struct world *world,
+                 struct err *e)
 {
     struct ledger_opts lo = {.dir = run_dir,
                              .mode = (enum ledger_mode)o->ledger_mode,
@@ -168,10 +169,11 @@ int durable_open(struct durable *d, struct train_opts *o, const char *run_dir, i
 
     memset(d, 0, sizeof *d);
     d->o = o;
+    d->world = world;
     if (o->debug_replay) {
         return durable_open_replay(d, e);
     }
-    patience_set(world_system(), o->disk_wait);
+    patience_set(world, o->disk_wait);
     world_stop_within(o->stop_timeout, "miles: not ended within --stop-timeout: ended now. What is "
                                        "recorded is kept, the same command goes on\n");
     if (o->debug_fail_io) {
@@ -298,7 +300,7 @@ int durable_port(struct durable *d, const struct rollout_port *inner,
 
     *out = inner;
     if (d->ledger && (inner || d->replay)) {
-        rc = port_record_open(d->replay ? NULL : inner, ledger_journal(d->ledger), world_system(),
+        rc = port_record_open(d->replay ? NULL : inner, ledger_journal(d->ledger), d->world,
                               d->replay ? NULL : d->o->debug_asked_log, &d->port, e);
         *out = rc == STATUS_OK ? port_record_port(d->port) : NULL;
     }

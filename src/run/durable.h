@@ -2,7 +2,7 @@
  * command goes on (contract C5).
  *
  *     struct durable d;
- *     durable_open(&d, &o, run_dir, argc, argv, options, &e);
+ *     durable_open(&d, &o, run_dir, argc, argv, options, world, &e);
  *     durable_from(&d, &from, &e);                     the checkpoint to go on from
  *     durable_port(&d, &engines, &port, &e);
  *     loop_cfg.journal = durable_journal(&d);
@@ -26,9 +26,11 @@ struct port_record;
 struct replay;
 struct rollout_port;
 struct train_opts;
+struct world;
 
 struct durable {
     struct train_opts *o;
+    const struct world *world;
     struct ledger *ledger;
     struct port_record *port;
     int own; /* the run goes on from a checkpoint of its own */
@@ -42,11 +44,12 @@ struct durable_from {
     int64_t iteration;
 };
 
-/* o is borrowed; a replay takes out of it what would save. argv are the command's name and its
+/* o and world are borrowed; a replay takes out of it what would save. argv are the command's name and its
  * words; options the resolved ones without secrets. STATUS_INPUT when another process has the run
  * folder, or it holds a run of another model. */
 int durable_open(struct durable *d, struct train_opts *o, const char *run_dir, int argc,
-                 char *const *argv, const json_t *options, struct err *e);
+                 char *const *argv, const json_t *options, const struct world *world,
+                 struct err *e);
 /* The run's own checkpoint when it has left one in --save, else that of --load. */
 int durable_from(struct durable *d, struct durable_from *from, struct err *e);
 int durable_replays(const struct durable *d); /* 1: it is a replay */

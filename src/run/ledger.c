@@ -20,6 +20,7 @@
 #include "base/mem.h"
 #include "base/patience.h"
 #include "base/status.h"
+#include "run/ledger_disk.h"
 #include "run/ledger_vfs.h"
 #include "run/runlock.h"
 #include "run/segfile.h"
@@ -159,9 +160,10 @@ static int ledger_exec(struct ledger *l, const char *sql, struct err *e)
 static int ledger_db_open(struct ledger *l, struct err *e)
 {
     int flags = SQLITE_OPEN_READWRITE | (l->o.closed ? 0 : SQLITE_OPEN_CREATE);
+    const char *vfs = fsio_sys_simulated(l->path) ? ledger_disk() : ledger_vfs();
     int rc = STATUS_OK;
 
-    if (sqlite3_open_v2(l->path, &l->db, flags, ledger_vfs()) != SQLITE_OK) {
+    if (sqlite3_open_v2(l->path, &l->db, flags, vfs) != SQLITE_OK) {
         rc = ledger_fail(l, "open", e);
         ledger_db_close(l);
         return rc;
@@ -173,7 +175,10 @@ static int ledger_db_open(struct ledger *l, struct err *e)
                          l->wal ? "PRAGMA journal_mode=WAL"
                                 : "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=DELETE",
                          e);
-        rc = rc ? rc : ledger_exec(l, "PRAGMA synchronous=FULL", e);
+        /* a rollback journal commits by its removal, and only EXTRA waits for that */
+        rc =
+            rc ? rc
+               : ledger_exec(l, l->wal ? "PRAGMA synchronous=FULL" : "PRAGMA synchronous=EXTRA", e);
         rc = rc ? rc : ledger_exec(l, ledger_schema, e);
     }
     for (int i = 0; rc == STATUS_OK && i < LEDGER_NSTMTS; i++) {

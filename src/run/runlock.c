@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -29,7 +28,7 @@ static void runlock_name(int fd)
     gmtime_r(&t, &tm);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &tm);
     n = snprintf(text, sizeof text, "process %ld on %s since %s\n", (long)getpid(), host, when);
-    if (ftruncate(fd, 0) == 0 && pwrite(fd, text, (size_t)n, 0) != n) {
+    if (fsio_sys_truncate(fd, 0) == 0 && fsio_sys_pwrite(fd, text, (size_t)n, 0) != n) {
         return; /* the lock holds without its name */
     }
 }
@@ -37,20 +36,20 @@ static void runlock_name(int fd)
 int runlock_take(const char *dir, struct runlock **out, struct err *e)
 {
     char *path = fsio_join(dir, "lock"), who[256] = "another process";
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666), rc = STATUS_OK;
-    ssize_t n;
+    int fd = fsio_sys_open(path, O_RDWR | O_CREAT), rc = STATUS_OK;
+    long n;
 
     if (fd < 0) {
         rc = ERR(e, STATUS_IO, "cannot open %s: %s", path, strerror(errno));
         goto out;
     }
-    for (int i = 0; flock(fd, LOCK_EX | LOCK_NB) != 0; i++) {
+    for (int i = 0; fsio_sys_lock(fd) != 0; i++) {
         if (errno != EWOULDBLOCK && errno != EINTR) {
             rc = ERR(e, STATUS_IO, "cannot lock %s: %s", path, strerror(errno));
             goto out;
         }
         if (i == 20) {
-            n = pread(fd, who, sizeof who - 1, 0);
+            n = fsio_sys_read(fd, who, sizeof who - 1, 0);
             who[n > 0 ? n : 0] = 0;
             who[strcspn(who, "\n")] = 0;
             rc = ERR(e, STATUS_INPUT, "%s is in use by %s: two runs cannot write one folder", dir,
@@ -65,7 +64,7 @@ int runlock_take(const char *dir, struct runlock **out, struct err *e)
     fd = -1;
 out:
     if (fd >= 0) {
-        close(fd);
+        fsio_sys_close(fd);
     }
     mem_free(path);
     return rc;
@@ -74,7 +73,7 @@ out:
 void runlock_drop(struct runlock *l)
 {
     if (l) {
-        close(l->fd);
+        fsio_sys_close(l->fd);
         mem_free(l);
     }
 }

@@ -6,8 +6,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include "base/buf.h"
@@ -63,10 +61,10 @@ void segfile_close(struct segfile *s)
 {
     if (s) {
         if (s->fd >= 0) {
-            close(s->fd);
+            fsio_sys_close(s->fd);
         }
         if (s->read_fd >= 0) {
-            close(s->read_fd);
+            fsio_sys_close(s->read_fd);
         }
         buf_fini(&s->wait);
         mem_free(s->dir);
@@ -88,22 +86,22 @@ static int segfile_begin(struct segfile *s, struct err *e)
     char *path = segfile_path(s, s->segment);
     int rc = STATUS_OK;
 
-    s->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    s->fd = fsio_sys_open(path, O_RDWR | O_CREAT);
     if (s->fd < 0) {
         rc = segfile_fail(s, "open", e);
     } else {
         rc = fsio_sync_dir(s->dir, e);
     }
     if (rc != STATUS_OK && s->fd >= 0) {
-        close(s->fd);
+        fsio_sys_close(s->fd);
         s->fd = -1;
     }
     mem_free(path);
     return rc;
 }
 
-/* Length of the whole pieces from the front of a mapped file, up to `most` bytes. */
-static int64_t segfile_whole(const uint8_t *p, int64_t size, int64_t most)
+/* Length of the whole pieces from the front of a file, up to `most` bytes. */
+static int64_t segfile_whole(const char *p, int64_t size, int64_t most)
 {
     int64_t at = 0;
     while (at < most && at + (int64_t)sizeof(struct segfile_head) <= size) {
@@ -121,14 +119,14 @@ static int64_t segfile_whole(const uint8_t *p, int64_t size, int64_t most)
 int segfile_resume(struct segfile *s, int64_t segment, int64_t *length, struct err *e)
 {
     char *path = segfile_path(s, segment);
-    const uint8_t *p = NULL;
+    char *p = NULL;
     size_t size = 0;
     int64_t whole = 0;
-    int rc = fsio_is_file(path) ? fsio_map(path, &p, &size, e) : STATUS_OK;
+    int rc = fsio_is_file(path) ? fsio_read(path, SEGFILE_MOST, &p, &size, e) : STATUS_OK;
 
     if (rc == STATUS_OK) {
         whole = segfile_whole(p, (int64_t)size, *length);
-        fsio_unmap(p, size);
+        mem_free(p);
         if (whole < *length) {
             log_error(LEDGER, "%s is whole up to byte %lld of %lld: what follows is lost", path,
                       (long long)whole, (long long)*length);
@@ -140,7 +138,7 @@ int segfile_resume(struct segfile *s, int64_t segment, int64_t *length, struct e
         s->synced = *length = whole;
         rc = segfile_begin(s, e);
     }
-    if (rc == STATUS_OK && ftruncate(s->fd, whole) != 0) {
+    if (rc == STATUS_OK && fsio_sys_truncate(s->fd, whole) != 0) {
         rc = segfile_fail(s, "cut", e);
     }
     mem_free(path);
@@ -159,7 +157,7 @@ void segfile_append(struct segfile *s, const void *data, size_t n, struct segfil
 
     ASSERT(n <= SEGFILE_PIECE);
     if (!s->wait.len && s->synced >= SEGFILE_BYTES) {
-        close(s->fd);
+        fsio_sys_close(s->fd);
         s->fd = -1;
         s->segment++;
         s->synced = 0;
@@ -195,7 +193,7 @@ int segfile_sync(struct segfile *s, struct err *e)
     if (rc == STATUS_OK) {
         s->synced += (int64_t)s->wait.len;
         buf_clear(&s->wait);
-    } else if (s->fd >= 0 && ftruncate(s->fd, s->synced) != 0) {
+    } else if (s->fd >= 0 && fsio_sys_truncate(s->fd, s->synced) != 0) {
         log_debug(LEDGER, "the torn end of a segment stays until the next try");
     }
     return rc;
@@ -209,19 +207,19 @@ int segfile_read(struct segfile *s, const struct segfile_at *at, void **data, st
 
     if (s->read_fd < 0 || s->read_segment != at->segment) {
         if (s->read_fd >= 0) {
-            close(s->read_fd);
+            fsio_sys_close(s->read_fd);
         }
         s->read_segment = at->segment;
-        s->read_fd = open(path, O_RDONLY | O_CLOEXEC);
+        s->read_fd = fsio_sys_open(path, O_RDONLY);
     }
     if (s->read_fd < 0) {
         rc = ERR(e, STATUS_NOTFOUND, "cannot open %s: %s", path, strerror(errno));
         goto out;
     }
     p = at->length >= 0 && at->length <= SEGFILE_PIECE ? mem_try((size_t)at->length + 1) : NULL;
-    if (!p || pread(s->read_fd, &h, sizeof h, at->offset) != (ssize_t)sizeof h ||
+    if (!p || fsio_sys_read(s->read_fd, &h, sizeof h, at->offset) != (long)sizeof h ||
         h.magic != SEGFILE_MAGIC || h.length != at->length || h.sum != at->sum ||
-        pread(s->read_fd, p, h.length, at->offset + (int64_t)sizeof h) != (ssize_t)h.length ||
+        fsio_sys_read(s->read_fd, p, h.length, at->offset + (int64_t)sizeof h) != (long)h.length ||
         XXH3_64bits(p, h.length) != h.sum) {
         rc =
             ERR(e, STATUS_FORMAT, "%s: the %lld bytes from %lld on are not those that were written",
@@ -241,10 +239,10 @@ int segfile_remove(struct segfile *s, int64_t segment, struct err *e)
     int rc = STATUS_OK;
 
     if (s->read_fd >= 0 && s->read_segment == segment) {
-        close(s->read_fd);
+        fsio_sys_close(s->read_fd);
         s->read_fd = -1;
     }
-    if (segment != s->segment && unlink(path) != 0 && errno != ENOENT) {
+    if (segment != s->segment && fsio_sys_unlink(path) != 0 && errno != ENOENT) {
         rc = ERR(e, STATUS_IO, "cannot remove %s: %s", path, strerror(errno));
     }
     mem_free(path);

@@ -3,14 +3,12 @@
  * wrote them. */
 #include "train/ckpt.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/fsio.h"
 #include "base/log.h"
@@ -267,35 +265,17 @@ static char *ckpt_state_text(int64_t iteration, const struct optim *o, int with_
     return text;
 }
 
-/* All of a checkpoint; text is that of state.json. */
-static int ckpt_make(const char *dir, int64_t iteration, struct optim *o, int with_optim,
-                     const char *state, struct err *e)
+int ckpt_place(const char *dir, int64_t iteration,
+               int (*fill)(void *arg, const char *tmp, struct err *e), void *arg, struct err *e)
 {
     char *tmp = ckpt_dir(dir, iteration, ".tmp"), *final = ckpt_dir(dir, iteration, "");
-    char *path = NULL, text[32];
+    char text[32];
     int rc = fsio_remove_tree(tmp, e);
 
-    if (rc == STATUS_OK) {
-        rc = fsio_mkdirs(tmp, e);
-    }
-    if (rc == STATUS_OK) {
-        path = fsio_join(tmp, "model.safetensors");
-        rc = ckpt_write(path, o, &ckpt_model, 1, e);
-    }
-    if (rc == STATUS_OK && with_optim) {
-        mem_free(path);
-        path = fsio_join(tmp, "optim.safetensors");
-        rc = ckpt_write(path, o, ckpt_moments, 2, e);
-    }
-    if (rc == STATUS_OK) {
-        rc = ckpt_write_text(tmp, "state.json", state, e);
-    }
-    if (rc == STATUS_OK) {
-        rc = fsio_sync_dir(tmp, e);
-    }
-    if (rc == STATUS_OK) {
-        rc = fsio_replace_dir(tmp, final, e);
-    }
+    rc = rc == STATUS_OK ? fsio_mkdirs(tmp, e) : rc;
+    rc = rc == STATUS_OK ? fill(arg, tmp, e) : rc;
+    rc = rc == STATUS_OK ? fsio_sync_dir(tmp, e) : rc;
+    rc = rc == STATUS_OK ? fsio_replace_dir(tmp, final, e) : rc;
     if (rc == STATUS_OK) {
         snprintf(text, sizeof text, "%lld\n", (long long)iteration);
         rc = ckpt_write_text(dir, "latest_checkpointed_iteration.txt", text, e);
@@ -303,10 +283,38 @@ static int ckpt_make(const char *dir, int64_t iteration, struct optim *o, int wi
     if (rc != STATUS_OK) {
         fsio_remove_tree(tmp, NULL);
     }
-    mem_free(path);
     mem_free(tmp);
     mem_free(final);
     return rc;
+}
+
+/* What is in a checkpoint; text is that of state.json. */
+struct ckpt_parts {
+    struct optim *o;
+    int with_optim;
+    const char *state;
+};
+
+static int ckpt_fill(void *arg, const char *tmp, struct err *e)
+{
+    const struct ckpt_parts *p = arg;
+    char *path = fsio_join(tmp, "model.safetensors");
+    int rc = ckpt_write(path, p->o, &ckpt_model, 1, e);
+
+    mem_free(path);
+    if (rc == STATUS_OK && p->with_optim) {
+        path = fsio_join(tmp, "optim.safetensors");
+        rc = ckpt_write(path, p->o, ckpt_moments, 2, e);
+        mem_free(path);
+    }
+    return rc == STATUS_OK ? ckpt_write_text(tmp, "state.json", p->state, e) : rc;
+}
+
+static int ckpt_make(const char *dir, int64_t iteration, struct optim *o, int with_optim,
+                     const char *state, struct err *e)
+{
+    struct ckpt_parts p = {o, with_optim, state};
+    return ckpt_place(dir, iteration, ckpt_fill, &p, e);
 }
 
 int ckpt_save(const char *dir, int64_t iteration, struct optim *o, int with_optim,
@@ -396,46 +404,46 @@ static int ckpt_newest_first(const void *x, const void *y)
 
 static int64_t ckpt_bytes(const char *dir)
 {
-    DIR *d = opendir(dir);
-    struct dirent *de;
+    struct fsio_names l;
     int64_t sum = 0;
-    while (d && (de = readdir(d))) {
-        struct stat st;
-        if (fstatat(dirfd(d), de->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode)) {
-            sum += (int64_t)st.st_size;
+
+    fsio_list(dir, &l, NULL);
+    for (size_t i = 0; i < l.n; i++) {
+        char *path = fsio_join(dir, l.name[i]);
+        int fd = fsio_sys_kind(path, 0) == FSIO_FILE ? fsio_sys_open(path, O_RDONLY) : -1;
+        if (fd >= 0) {
+            sum += fsio_sys_size(fd);
+            fsio_sys_close(fd);
         }
+        mem_free(path);
     }
-    if (d) {
-        closedir(d);
-    }
+    fsio_names_fini(&l);
     return sum;
 }
 
 /* Whole checkpoints of dir, newest first; *list is the caller's. */
 static size_t ckpt_list(const char *dir, struct ckpt_kept **list)
 {
-    DIR *d = opendir(dir);
-    struct dirent *de;
+    struct fsio_names l;
     size_t n = 0, cap = 0;
 
     *list = NULL;
-    while (d && (de = readdir(d))) {
+    fsio_list(dir, &l, NULL);
+    for (size_t i = 0; i < l.n; i++) {
         long long it;
         int used = 0;
         char *path;
-        if (sscanf(de->d_name, "iter_%lld%n", &it, &used) != 1 || de->d_name[used]) {
+        if (sscanf(l.name[i], "iter_%lld%n", &it, &used) != 1 || l.name[i][used]) {
             continue;
         }
         if (n == cap) {
             ASSERT(mem_grow((void **)list, &cap, 64, sizeof **list));
         }
-        path = fsio_join(dir, de->d_name);
+        path = fsio_join(dir, l.name[i]);
         (*list)[n++] = (struct ckpt_kept){it, ckpt_bytes(path)};
         mem_free(path);
     }
-    if (d) {
-        closedir(d);
-    }
+    fsio_names_fini(&l);
     if (n) {
         qsort(*list, n, sizeof **list, ckpt_newest_first);
     }
@@ -615,22 +623,20 @@ int ckpt_compare(const char *dir, int64_t iteration, struct optim *o, struct err
 
 int ckpt_clean(const char *dir, struct err *e)
 {
-    DIR *d = opendir(dir);
-    struct dirent *de;
+    struct fsio_names l;
     int rc = STATUS_OK;
-    if (!d) {
-        return STATUS_OK;
-    }
-    while (rc == STATUS_OK && (de = readdir(d))) {
-        size_t n = strlen(de->d_name);
-        if (n > 9 && strncmp(de->d_name, "iter_", 5) == 0 &&
-            strcmp(de->d_name + n - 4, ".tmp") == 0) {
-            char *p = fsio_join(dir, de->d_name);
+
+    fsio_list(dir, &l, NULL); /* a missing folder has none */
+    for (size_t i = 0; rc == STATUS_OK && i < l.n; i++) {
+        size_t n = strlen(l.name[i]);
+        if (n > 9 && strncmp(l.name[i], "iter_", 5) == 0 &&
+            strcmp(l.name[i] + n - 4, ".tmp") == 0) {
+            char *p = fsio_join(dir, l.name[i]);
             log_info(CKPT, "removing %s, left by an interrupted save", p);
             rc = fsio_remove_tree(p, e);
             mem_free(p);
         }
     }
-    closedir(d);
+    fsio_names_fini(&l);
     return rc;
 }

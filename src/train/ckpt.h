@@ -30,6 +30,11 @@ int ckpt_begin(const char *dir, int64_t iteration, struct optim *o, int with_opt
 /* STATUS_AGAIN: still writing, and wait is 0. Anything else is how it ended, and w is gone. */
 int ckpt_poll(struct ckpt_writer *w, int wait, struct err *e);
 
+/* How a checkpoint gets its name: `fill` writes its files into a folder that is renamed when all of
+ * it is on disk; the text file follows. */
+int ckpt_place(const char *dir, int64_t iteration,
+               int (*fill)(void *arg, const char *tmp, struct err *e), void *arg, struct err *e);
+
 /* Removes old checkpoints: keeps at most `keep` of them and those that fit into `bytes` (0: any),
  * the newest first; the newest itself and what follows it always stay, and so do the newest ones up
  * to one that a run may go on from, which is every `stride`-th (1: each). *oldest is the oldest
