@@ -641,17 +641,24 @@ static void port_engine_control(struct port_http *p, struct port_engine *en)
 static void port_engine_controlled(struct port_http *p, struct port_engine *en,
                                    const struct http_client_event *ev)
 {
+    int ok = ev->outcome == HTTP_CLIENT_OK, st = ev->status;
+    double now = port_http_now(p);
     char told[512];
 
     en->control = 3;
-    if (ev->outcome == HTTP_CLIENT_OK && ev->status == 200) {
+    if (ok && st == 200) {
+        return;
+    }
+    if (ok && (st == 408 || st == 429 || st == 503) && now < p->control_end) { /* not now */
+        en->control = 1;
+        en->next_try = now + 0.25;
         return;
     }
     port_engine_told(ev, told, sizeof told);
-    if (ev->outcome == HTTP_CLIENT_OK) {
+    if (ok && st < 500 && st != 408 && st != 429) {
         ERR(&p->refused, STATUS_FAIL, "%s: %s", port_engine_name(en), told);
     } else {
-        port_engine_lose(p, en, 0, 0, "it does not do as it is told: %s", told);
+        port_engine_lose(p, en, 0, ok, "it does not do as it is told: %s", told);
     }
 }
 
@@ -715,7 +722,9 @@ void port_engine_event(struct port_http *p, struct port_http_call *k,
 static void port_engine_go_on(struct port_http *p, struct port_engine *en, double now)
 {
     if (en->control == 1) {
-        port_engine_control(p, en);
+        if (now >= en->next_try) {
+            port_engine_control(p, en);
+        }
     } else if (en->wake && !p->paused && !p->controlling) {
         port_engine_wake(p, en);
     } else if (en->state == PORT_ENGINE_UP && !p->o.sync) {

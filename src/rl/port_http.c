@@ -819,6 +819,7 @@ static int port_http_control(void *self, enum port_control what, struct err *e)
                        p->open_samples);
         }
         p->controlling = 1 + (int)what;
+        p->control_end = port_http_now(p) + p->o.sync_s;
         memset(&p->refused, 0, sizeof p->refused);
         p->paused = what == PORT_PAUSE || p->paused;
         p->released = what == PORT_RELEASE || p->released;

@@ -158,7 +158,8 @@ struct port_http {
     struct port_http_ready *ready, **ready_end, *handed;
     int64_t version; /* of the last publish; -1: none yet */
     int publishing, paused, released, started;
-    int controlling; /* 1 + enum port_control while one is under way */
+    int controlling;    /* 1 + enum port_control while one is under way */
+    double control_end; /* an engine that still says to come later is lost then */
     char router[256];
     char tag[16];
     uint64_t serial;
