@@ -10,7 +10,7 @@ MILES=${MILES_BUILD:-$ROOT/build}/miles
 
 flags() {
     echo "<!-- Made by tools/flags_doc.sh from the option tables: do not edit. -->"
-    for command in train replay generate chat serve router "session serve" data diff audit logs report "reward score" "reward serve" sandbox \
+    for command in train replay generate chat serve router "session serve" data diff audit logs report simulate "reward score" "reward serve" sandbox \
         "template render" "template check"; do
         # shellcheck disable=SC2086 # a command may be two words
         "$MILES" $command --help-markdown

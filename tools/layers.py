@@ -26,7 +26,8 @@ LISTED = {
     "rl": "+ engine train reward net",
     "serve": "+ engine net reward",
     "run": "+ rl",
-    "cli": "+ run serve",
+    "sim": "+ run",
+    "cli": "+ run serve sim",
 }
 
 LIBC_HEADERS = set(

@@ -27,6 +27,7 @@ int cmd_diff(int argc, char **argv);
 int cmd_audit(int argc, char **argv);
 int cmd_logs(int argc, char **argv);
 int cmd_report(int argc, char **argv);
+int cmd_simulate(int argc, char **argv);
 
 /* Whether `miles serve` or `miles router` would take these arguments; argv[0] is the command's
  * name. Nothing is started. */

@@ -27,6 +27,7 @@ static const struct {
     {"diff", cmd_diff, "name the first step in which two runs differ"},
     {"audit", cmd_audit, "grade, tokenise and score saved samples once more"},
     {"logs", cmd_logs, "the logs of a run and its engines, merged by time"},
+    {"simulate", cmd_simulate, "the controller against simulated engines, network and disk"},
     {"report", cmd_report, "pack what a bug report needs of a run"},
     {"import", cmd_import, "write a GGUF file as a Hugging Face folder"},
     {"data", cmd_data, "check data files and show the order of prompts"},
