@@ -226,6 +226,10 @@ void port_engine_doubt(struct port_http *p, struct port_engine *en)
     if (en->state == PORT_ENGINE_READY) {
         en->version = -1;
         port_engine_enter(p, en, PORT_ENGINE_UP);
+        /* it takes weights now: what it works on would be of two versions */
+        snprintf(en->why, sizeof en->why, "it may hold other weights than version %lld",
+                 (long long)p->version);
+        port_http_take_back(p, en->index);
     }
 }
 
