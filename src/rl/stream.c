@@ -17,7 +17,8 @@
 #include "rl/buffer.h"
 #include "rl/filter.h"
 
-#define STREAM_MAX_LEFT_OUT 1024 /* batches' worth of groups left out before a rollout is there */
+#define STREAM_STARVED      10000 /* looks without an event after which a replay is stuck */
+#define STREAM_MAX_LEFT_OUT 1024  /* batches' worth of groups left out before a rollout is there */
 
 /* An event is 4 x what it is about + its kind. */
 enum stream_kind {
@@ -43,6 +44,7 @@ struct stream {
     struct sample ***taken;
     int64_t ntaken, want;
     int64_t number;  /* of the next event */
+    int64_t starved; /* looks of a replay that found no event */
     int64_t version; /* of the engines' weights */
     int64_t trained; /* rollout whose training is done and not yet acted on; -1: none */
     int64_t known;   /* the last that was acted on; -1: none */
@@ -320,6 +322,7 @@ static int stream_act(struct stream *s, int64_t event, struct err *e)
     int group = kind == STREAM_TRAINED ? -1 : stream_find(s, event / 4);
 
     s->number++;
+    s->starved = 0;
     if (kind == STREAM_TRAINED) {
         s->known = s->trained;
         s->trained = -1;
@@ -354,6 +357,8 @@ static int stream_advance(struct stream *s, struct err *e)
         if (!known) {
             if (s->trained >= 0) {
                 event = s->trained * 4 + STREAM_TRAINED;
+            } else if (s->c.closed && s->starved++ < STREAM_STARVED) {
+                return STATUS_OK;
             } else if (s->nheard) {
                 event = s->heard[0];
             } else {

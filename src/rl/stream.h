@@ -34,6 +34,7 @@ struct stream_cfg {
     int retry;              /* 1: groups that are too old are sampled again; 0: dropped */
     struct filter *filter;  /* of finished groups, or NULL */
     const int64_t *rollout; /* that is trained next, or now */
+    int closed; /* 1: a replay: what is not written down did not happen before the run ended */
     /* Adds one group: stream_add or stream_resume. */
     int (*more)(void *arg, struct stream *s, struct err *e);
     /* Told of each group that is left out. */

@@ -303,6 +303,7 @@ struct stream *turn_open_stream(const struct turn_feed *f)
     c.find = turn_feed_find;
     c.put = turn_feed_put;
     c.rollout = f->rollout;
+    c.closed = f->c->journal && f->c->journal->closed;
     c.arg = (void *)(uintptr_t)f;
     return stream_new(&c);
 }
