@@ -525,7 +525,8 @@ static void simfleet_befall(struct simfleet *f, int engine)
         en->hung_until = f->s->now + sim_between(f->s, 0.2, 40);
     } else if (sim_fault(f->s, SIM_SLOW)) {
         en->slow_until = f->s->now + sim_between(f->s, 1, 20);
-    } else if (en->had.sum && sim_fault(f->s, SIM_FALLS_BACK)) {
+    } else if (en->had.sum && strcmp(en->had.version, en->has.version) != 0 &&
+               sim_fault(f->s, SIM_FALLS_BACK)) { /* what it says of them is true */
         struct simfleet_weights w = en->had;
         simfleet_change(f, engine, &w);
     }

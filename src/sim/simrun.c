@@ -385,7 +385,7 @@ static int simrun_setup(struct simrun *r, const struct simrun_shared *sh, const 
     r->fleet = simfleet_new(&r->s, r->net, p->engines, p->own);
     r->train = simtrain_new(&r->s, &t);
     r->watch = simwatch_new(&r->s);
-    w.asked = simwatch_reward;
+    w.asked = r->o.group_rm ? NULL : simwatch_reward; /* a group that grew is another question */
     w.arg = r->watch;
     r->reward = simreward_new(&r->s, &w);
     fsio_sys_use(simdisk_table(r->disk));

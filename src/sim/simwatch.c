@@ -70,6 +70,10 @@ static int simwatch_put(void *self, enum journal_event kind, const struct journa
             ASSERT(mem_grow((void **)&w->e, &w->cap, 256, sizeof *w->e));
         }
         w->e[w->n++] = (struct simwatch_entry){kind, *k, XXH3_64bits(data, n)};
+        if (kind == JOURNAL_DECISION) {
+            sim_note(w->s, "decision: rollout %lld, %lld: %.*s", (long long)k->rollout,
+                     (long long)k->sample, (int)n, (const char *)data);
+        }
     }
     return rc;
 }
