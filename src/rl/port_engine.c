@@ -229,7 +229,7 @@ void port_engine_doubt(struct port_http *p, struct port_engine *en)
         /* it takes weights now: what it works on would be of two versions */
         snprintf(en->why, sizeof en->why, "it may hold other weights than version %lld",
                  (long long)p->version);
-        port_http_take_back(p, en->index);
+        port_http_take_back(p, en->index, en->why);
     }
 }
 
