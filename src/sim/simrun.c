@@ -225,7 +225,7 @@ static int simrun_open(struct simrun *r, struct simrun_life *l, struct loop_cfg 
     rc = rc == STATUS_OK ? hub_open(&h, &l->hub, e) : rc;
     rc = rc == STATUS_OK ? simrun_resume(r, l, e) : rc;
     rc = rc == STATUS_OK ? simrun_prompts(r, l, e) : rc;
-    rc = rc == STATUS_OK ? durable_started(&l->d, l->start, NULL, e) : rc;
+    rc = rc == STATUS_OK ? durable_started(&l->d, l->start, l->state, NULL, e) : rc;
     rc = rc == STATUS_OK ? simrun_engines(r, l, e) : rc;
     if (rc != STATUS_OK) {
         return rc;
