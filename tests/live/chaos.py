@@ -287,8 +287,12 @@ class Fault:
         elif self.kind in ("refuse", "slow", "cut", "silent"):
             v.proxy.set(self.kind)
         elif self.kind == "corrupt_weights":
-            self.before = self.weights()
-            os.kill(self.pid, signal.SIGSTOP)
+            # Another engine is stopped with samples in its hands, so that the version stays in force
+            # until the one that is killed has read what it must not take.
+            self.other = c.rng.choice(c.engines)
+            self.other.process.send_signal(signal.SIGSTOP)
+            self.spoil()
+            os.kill(self.pid, signal.SIGKILL)
         elif self.kind == "full_disk_engine":
             resource.prlimit(v.process.pid, resource.RLIMIT_FSIZE, (0, -1))
         elif self.kind == "full_disk_run":
@@ -318,18 +322,14 @@ class Fault:
                 and p.suffix not in (".json", ".txt", ".jinja")}
 
     def spoil(self):
-        """Flips a bit in new weights before the engine that was stopped has read them."""
-        new = sorted(self.weights() - self.before)
-        if not new:
-            raise OSError("no new weights yet")
-        p = self.c.rng.choice(new)
-        with open(p, "r+b") as f:
-            f.seek(-1 - self.c.rng.randrange(min(1000, p.stat().st_size)), 2)
-            at = f.tell()
-            byte = f.read(1)[0]
-            f.seek(at)
-            f.write(bytes([byte ^ 4]))
-        os.kill(self.pid, signal.SIGCONT)
+        """Flips a bit in the weights in force."""
+        for p in sorted(self.weights())[-1:]:
+            with open(p, "r+b") as f:
+                f.seek(-1 - self.c.rng.randrange(min(1000, p.stat().st_size)), 2)
+                at = f.tell()
+                byte = f.read(1)[0]
+                f.seek(at)
+                f.write(bytes([byte ^ 4]))
 
     def lift(self):
         v, run = self.victim, self.c.run
@@ -339,7 +339,7 @@ class Fault:
             elif self.kind == "stop_outside":
                 v.process.send_signal(signal.SIGCONT)
             elif self.kind == "corrupt_weights":
-                self.spoil()
+                self.other.process.send_signal(signal.SIGCONT)
             elif self.kind in ("refuse", "slow", "cut", "silent"):
                 v.proxy.set("pass")
             elif self.kind == "full_disk_engine":
@@ -382,7 +382,7 @@ KINDS = {
     "slow": (2, 6, "outside"),
     "cut": (0.5, 4, "outside"),
     "silent": (1, 5, "outside"),
-    "corrupt_weights": (0.1, 0.1, "own"),
+    "corrupt_weights": (2, 2.5, "own"),
     "full_disk_engine": (1, 4, "outside"),
     "full_disk_run": (1, 3, "run"),
     "kill_run": (0.1, 1, "run"),
@@ -425,7 +425,9 @@ class Chaos:
             f.began = now()
             if not f.hit():
                 return False
-        except (OSError, ValueError, ProcessLookupError) as e:
+        except (OSError, ValueError) as e:
+            if f.kind == "corrupt_weights":
+                f.other.process.send_signal(signal.SIGCONT)
             self.note(f"{f.kind} {f.who()} not possible: {e}")
             return False
         self.note(f"{f.kind} {f.who()} for {f.seconds:.2f} s")
@@ -594,7 +596,7 @@ def main():
     log = chaos.run.log.read_text(errors="replace")
     say(f"the log has {log.count('WorkerCrashed')} losses, {log.count(' is back ')} returns, {log.count(' is slow: ')} slow "
         f"engines, {log.count('gets none for')} open breakers, {log.count('is damaged and')} damaged folders, "
-        f"{log.count('; paused:')} pauses for a full disk, {log.count('is added as engine')} engines added")
+        f"{log.count(': going on')} pauses for a full disk, {log.count('is added as engine')} engines added")
     for kind, t in sorted(by_kind.items()):
         say(f"{kind:18} {len(t):4} times, back after {sorted(t)[len(t) // 2]:6.2f} s, {max(t):6.2f} s at most")
     print(f"seed={SEED} steps={steps} starts={chaos.run.starts} faults={len(took)} kinds={len(by_kind)} "
