@@ -288,7 +288,8 @@ class Fault:
             v.proxy.set(self.kind)
         elif self.kind == "corrupt_weights":
             # Another engine is stopped with samples in its hands, so that the version stays in force
-            # until the one that is killed has read what it must not take.
+            # until the one that is killed has read what it must not take; when the other is found to
+            # be lost, its samples go to this one too.
             self.other = c.rng.choice(c.engines)
             self.other.process.send_signal(signal.SIGSTOP)
             self.spoil()
@@ -322,14 +323,14 @@ class Fault:
                 and p.suffix not in (".json", ".txt", ".jinja")}
 
     def spoil(self):
-        """Flips a bit in the weights in force."""
+        """Flips a bit in the weights in force: of the exponent of a late value."""
         for p in sorted(self.weights())[-1:]:
             with open(p, "r+b") as f:
-                f.seek(-1 - self.c.rng.randrange(min(1000, p.stat().st_size)), 2)
+                f.seek(-1 - 2 * self.c.rng.randrange(min(500, p.stat().st_size // 2)), 2)
                 at = f.tell()
                 byte = f.read(1)[0]
                 f.seek(at)
-                f.write(bytes([byte ^ 4]))
+                f.write(bytes([byte ^ 64]))
 
     def lift(self):
         v, run = self.victim, self.c.run
@@ -382,7 +383,7 @@ KINDS = {
     "slow": (2, 6, "outside"),
     "cut": (0.5, 4, "outside"),
     "silent": (1, 5, "outside"),
-    "corrupt_weights": (2, 2.5, "own"),
+    "corrupt_weights": (4, 5, "own"),
     "full_disk_engine": (1, 4, "outside"),
     "full_disk_run": (1, 3, "run"),
     "kill_run": (0.1, 1, "run"),
