@@ -32,6 +32,7 @@ CKPT_ARGS=(
     --load "$SAVE/checkpoint"
     --save "$SAVE/checkpoint"
     --save-interval 10
+    --save-keep 1
     --save-hf "$SAVE/hf"
     --run-dir "$SAVE/run"
 )
