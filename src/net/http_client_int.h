@@ -72,8 +72,8 @@ struct http_client {
     /* The thread only. */
     struct http_client_call *waiting, **waiting_end, *flying, *pausing;
     int nflying;
-    double timer; /* when libcurl wants to be called; < 0 never */
-    double next_tick;
+    double timer;   /* when libcurl wants to be called; < 0 never */
+    double soonest; /* before it no call reaches a limit of time */
     CURL *spare[HTTP_CLIENT_SPARE];
     int nspare;
     uint8_t *watched; /* (nwatched) by descriptor: 1 while epfd knows it */

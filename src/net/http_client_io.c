@@ -20,13 +20,26 @@
 #include "base/status.h"
 #include "net/http_client_int.h"
 
-#define TICK_S 0.02 /* how often the limits of time are looked at */
-
 enum {
     EVENTS = 256,
     MAX_HEADERS = 256,
     CONN_AGE_S = 60 /* idle connections older than this are not used again: servers close them */
 };
+
+/* ---- limits of time ---- */
+
+/* Something must be looked at then; all calls are, when the first such time has come. */
+static void look_at(struct http_client *c, double when)
+{
+    c->soonest = when < c->soonest ? when : c->soonest;
+}
+
+/* When a call on the network is given up if nothing more comes. */
+static double limit_of(const struct http_client_call *k)
+{
+    double idle = k->t_byte + k->idle_s;
+    return idle < k->deadline ? idle : k->deadline;
+}
 
 /* ---- lists of calls, the thread's ---- */
 
@@ -60,6 +73,14 @@ static void push_waiting(struct http_client_call *k)
     k->link = k->c->waiting_end;
     *k->link = k;
     k->c->waiting_end = &k->next;
+    look_at(k->c, k->deadline);
+}
+
+static void push_pausing(struct http_client_call *k)
+{
+    k->state = HTTP_CLIENT_PAUSING;
+    push_call(&k->c->pausing, k);
+    look_at(k->c, k->t_next < k->deadline ? k->t_next : k->deadline);
 }
 
 /* ---- events ---- */
@@ -331,6 +352,7 @@ static int fly(struct http_client_call *k)
     }
     k->state = HTTP_CLIENT_FLYING;
     push_call(&c->flying, k);
+    look_at(c, limit_of(k));
     c->nflying++;
     return 1;
 }
@@ -428,7 +450,6 @@ static enum http_client_outcome outcome_of(const struct http_client_call *k, CUR
 /* A try is over: the end of the call, or a pause before the next one. */
 static void try_ended(struct http_client_call *k, CURLcode code)
 {
-    struct http_client *c = k->c;
     enum http_client_outcome o =
         k->forced ? (enum http_client_outcome)(k->forced - 1) : outcome_of(k, code);
     char error[CURL_ERROR_SIZE];
@@ -450,9 +471,8 @@ static void try_ended(struct http_client_call *k, CURLcode code)
         finish(k, o, error);
         return;
     }
-    k->state = HTTP_CLIENT_PAUSING;
     k->t_next = proc_now() + wait;
-    push_call(&c->pausing, k);
+    push_pausing(k);
 }
 
 /* Ends a call from our side. */
@@ -517,6 +537,7 @@ static void obey(struct http_client *c, struct http_client_call *k)
             give_up(k, HTTP_CLIENT_CANCELLED);
         } else if (resume) {
             k->t_byte = proc_now();
+            look_at(c, limit_of(k));
             curl_easy_pause(k->easy, CURLPAUSE_CONT);
         }
     }
@@ -549,6 +570,10 @@ static void take_orders(struct http_client *c)
 static void check_times(struct http_client *c, double now)
 {
     struct http_client_call *k, *next;
+    if (now < c->soonest) {
+        return;
+    }
+    c->soonest = 1e300;
     for (k = c->flying; k; k = next) {
         int paused = 0;
         next = k->next;
@@ -559,23 +584,31 @@ static void check_times(struct http_client *c, double now)
         }
         if (now > k->deadline) {
             give_up(k, HTTP_CLIENT_LATE);
-        } else if (!paused && now > k->t_byte + k->idle_s) {
+        } else if (!paused && now > limit_of(k)) {
             give_up(k, HTTP_CLIENT_IDLE);
+        } else {
+            look_at(c, paused ? k->deadline : limit_of(k));
         }
     }
     for (k = c->waiting; k; k = next) {
         next = k->next;
         if (now > k->deadline) {
             give_up(k, HTTP_CLIENT_LATE);
+        } else {
+            look_at(c, k->deadline);
         }
     }
     for (k = c->pausing; k; k = next) {
         next = k->next;
         if (now > k->deadline) {
             give_up(k, HTTP_CLIENT_LATE);
-        } else if (now >= k->t_next) {
+        } else {
             unlink_call(k);
-            push_waiting(k);
+            if (now >= k->t_next) {
+                push_waiting(k);
+            } else {
+                push_pausing(k);
+            }
         }
     }
 }
@@ -607,10 +640,7 @@ static void take_ended(struct http_client *c)
 
 static int wait_ms(const struct http_client *c)
 {
-    double now = proc_now(), t = 3600;
-    if (c->flying || c->waiting || c->pausing) {
-        t = c->next_tick - now;
-    }
+    double now = proc_now(), t = c->soonest - now < 3600 ? c->soonest - now : 3600;
     if (c->timer >= 0 && c->timer - now < t) {
         t = c->timer - now;
     }
@@ -659,10 +689,7 @@ void *http_client_work(void *arg)
             curl_multi_socket_action(c->multi, CURL_SOCKET_TIMEOUT, 0, &running);
         }
         take_ended(c);
-        if (now >= c->next_tick) {
-            check_times(c, now);
-            c->next_tick = now + TICK_S;
-        }
+        check_times(c, now);
     }
     take_orders(c);
     while (c->flying || c->waiting || c->pausing) {
