@@ -4,7 +4,7 @@
 # `miles train --debug-rollout-only` on one core, with its ledger and a reward, against FLEET_ENGINES (1000) engines of
 # bench/fleet_engines.c on the other: loop, port, ledger and reward are a real run's, and training takes no time. Every
 # engine has an address of its own, and answers a request after FLEET_MIN_MS (500) to FLEET_MAX_MS (2000) with
-# FLEET_TOKENS (256) made-up tokens and log-probs a sample. A rollout has FLEET_GROUPS (2048) prompts of FLEET_SAMPLES
+# FLEET_TOKENS (256) made-up tokens and log-probs a sample. A rollout has FLEET_GROUPS (1024) prompts of FLEET_SAMPLES
 # (8) samples; FLEET_RM (math) is the reward, FLEET_KIND (miles) how engines are spoken to: as to `miles serve`, which
 # takes a prompt's samples in one request, or as to `sglang`, one by one.
 #
@@ -23,7 +23,7 @@ lib_python
 lib_work
 
 ENGINES=${FLEET_ENGINES:-1000}
-GROUPS_EACH=${FLEET_GROUPS:-2048}
+GROUPS_EACH=${FLEET_GROUPS:-1024}
 SAMPLES=${FLEET_SAMPLES:-8}
 KIND=${FLEET_KIND:-miles}
 TOKENS=${FLEET_TOKENS:-256}
@@ -136,7 +136,9 @@ kept = answers()
 if min(kept) < done * each:
     sys.exit(f"fleet.sh: {done * each} samples were finished, the ledger has {kept} answers and rewards")
 span = trace[-1][0]
-growth = max(m for t, m in trace if t >= 0.8 * span) - max(m for t, m in trace if 0.2 * span <= t < 0.4 * span)
+fifths = [max(m for t, m in trace if min(4, int(5 * t / span)) == i) for i in range(5)]
+print("resident memory in each fifth, MB:", *(f"{m:.1f}" for m in fifths), file=sys.stderr)
+growth = fifths[4] - fifths[1]
 rate, cpu_us = 60 * samples / (t1 - t0), 1e6 * (c1 - c0) / samples
 print(f"samples_per_minute={rate:.0f} engines={engines} ledger=1 rss_growth_mb={growth:.1f} "
       f"cpu_us_per_sample={cpu_us:.0f} rss_mb={trace[-1][1]:.0f} samples={samples} "
