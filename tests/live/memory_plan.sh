@@ -50,7 +50,7 @@ run() {
 }
 
 SMOL=(--hf-checkpoint "$MODEL" --num-rollout 1 --rollout-batch-size 2 --n-samples-per-prompt 4
-    --rollout-max-response-len 120 --max-tokens-per-gpu 1024 --sglang-max-running-requests 8)
+    --rollout-max-response-len 120 --max-tokens-per-gpu 1100 --sglang-max-running-requests 8)
 sha() {
     sha256sum "$WORK/$1-hf/model.safetensors" | cut -d ' ' -f 1
 }
