@@ -192,7 +192,7 @@ static int disk_open(sqlite3_vfs *v, const char *name, sqlite3_file *f, int flag
     if (!name) {
         return SQLITE_CANTOPEN; /* a spill of a large query: the ledger has none */
     }
-    made = !fsio_is_file(name) && (flags & (SQLITE_OPEN_MAIN_JOURNAL | SQLITE_OPEN_WAL));
+    made = flags & (SQLITE_OPEN_MAIN_JOURNAL | SQLITE_OPEN_WAL);
     x->fd = fsio_sys_open(name, O_RDWR | (flags & SQLITE_OPEN_CREATE ? O_CREAT : 0));
     if (x->fd < 0) {
         return errno == ENOSPC ? SQLITE_FULL : SQLITE_CANTOPEN;

@@ -491,8 +491,6 @@ static void simrun_verdict(struct simrun *r)
     if (simtrain_samples(r->train) != all) {
         sim_broken(&r->s, "%lld samples are trained, not %lld",
                    (long long)simtrain_samples(r->train), (long long)all);
-    } else if (r->plan.every > 1 && r->starts > 1) {
-        sim_note(&r->s, "engines got the checkpoint's weights: other bits than without a restart");
     } else if (r->plan.mode != SIMPLAN_ASYNC && !r->plan.chance && got != r->want) {
         sim_broken(&r->s, "the weights are %016llx, without faults they are %016llx",
                    (unsigned long long)got, (unsigned long long)r->want);
