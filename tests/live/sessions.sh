@@ -160,15 +160,17 @@ trained=$((trained + 1))
 
 # The same again, killed twice: no recorded sample is asked for again, and the same bits come out.
 killed=0
-for after in 0.6 1.2; do
+for sign in ledger.db metrics.jsonl; do # as soon as the file has something
     setsid "$MILES" train "${RUN[@]}" --run-dir "$WORK/kill" --save-hf "$WORK/kill-hf" --save "$WORK/kill-ckpt" \
         --custom-agent-function-path "$WORK/agents.py:plain" 2>"$WORK/kill.err" &
     pid=$!
-    sleep "$after"
+    while [ ! -s "$WORK/kill/$sign" ] && kill -0 "$pid" 2>/dev/null; do
+        sleep 0.01
+    done
     if kill -KILL "$pid" 2>/dev/null; then killed=$((killed + 1)); fi
     wait "$pid" 2>/dev/null || true
 done
-[ "$killed" -ge 1 ] || lib_die "no run was killed"
+[ "$killed" = 2 ] || lib_die "of two runs $killed were killed"
 train kill --custom-agent-function-path "$WORK/agents.py:plain" --save "$WORK/kill-ckpt"
 live_equal "weights of a run that was killed" "$(weights plain)" "$(weights kill)"
 "$MILES" replay "$WORK/plain" >"$WORK/replay.out" 2>&1 || lib_die "replay: $(tail -n 3 "$WORK/replay.out")"
