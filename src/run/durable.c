@@ -157,8 +157,7 @@ static int durable_open_replay(struct durable *d, struct err *e)
 }
 
 int durable_open(struct durable *d, struct train_opts *o, const char *run_dir, int argc,
-                 char *const *argv, const json_t *options, const struct world *world,
-                 struct err *e)
+                 char *const *argv, const json_t *options, const struct world *world, struct err *e)
 {
     struct ledger_opts lo = {.dir = run_dir,
                              .mode = (enum ledger_mode)o->ledger_mode,

@@ -44,9 +44,9 @@ struct durable_from {
     int64_t iteration;
 };
 
-/* o and world are borrowed; a replay takes out of it what would save. argv are the command's name and its
- * words; options the resolved ones without secrets. STATUS_INPUT when another process has the run
- * folder, or it holds a run of another model. */
+/* o and world are borrowed; a replay takes out of it what would save. argv are the command's name
+ * and its words; options the resolved ones without secrets. STATUS_INPUT when another process has
+ * the run folder, or it holds a run of another model. */
 int durable_open(struct durable *d, struct train_opts *o, const char *run_dir, int argc,
                  char *const *argv, const json_t *options, const struct world *world,
                  struct err *e);
