@@ -4,9 +4,7 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/fsio.h"
@@ -14,6 +12,7 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "rl/wsync.h"
 
 #define WSTORE_PREFIX "weight_v"
 
@@ -69,24 +68,17 @@ static int wstore_clean(const struct wstore *s, struct err *e)
 int wstore_open(const struct wstore_opts *o, struct wstore **out, struct err *e)
 {
     struct wstore *s;
-    char *real;
-    int rc = fsio_mkdirs(o->dir, e);
+    char *dir;
+    int rc = wsync_home(o->dir, &dir, e);
 
     if (rc != STATUS_OK) {
         return rc;
     }
-    real = realpath(o->dir, NULL);
-    if (!real || access(real, W_OK | X_OK) != 0) {
-        rc = ERR(e, STATUS_IO, "weights cannot be written to %s: %s", o->dir, strerror(errno));
-        free(real);
-        return rc;
-    }
     s = mem_alloc(sizeof *s);
     s->o = *o;
-    s->dir = mem_strdup(real);
-    s->chunks = fsio_join(real, "chunks");
+    s->dir = dir;
+    s->chunks = fsio_join(dir, "chunks");
     map_init(&s->held);
-    free(real);
     rc = wstore_clean(s, e);
     rc = rc ? rc : fsio_mkdirs(s->chunks, e);
     if (rc != STATUS_OK) {

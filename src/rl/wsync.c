@@ -1,13 +1,35 @@
-/* Owns what the kinds of weight sync share: requests, and reading what an engine says that it
- * holds. */
+/* Owns what the kinds of weight sync share: requests, the folder weights lie in, and reading what
+ * an engine says that it holds. */
 #include "rl/wsync.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/fsio.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/status.h"
+
+int wsync_home(const char *dir, char **out, struct err *e)
+{
+    int rc = fsio_mkdirs(dir, e);
+    char *real;
+
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    real = realpath(dir, NULL);
+    if (!real || access(real, W_OK | X_OK) != 0) {
+        rc = ERR(e, STATUS_IO, "weights cannot be written to %s: %s", dir, strerror(errno));
+    } else {
+        *out = mem_strdup(real);
+    }
+    free(real);
+    return rc;
+}
 
 int wsync_ask(struct wsync_request *r, const char *path, json_t *body, struct err *e)
 {

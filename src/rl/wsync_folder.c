@@ -400,23 +400,16 @@ static void wsync_folder_settled(void *self, int64_t version)
 int wsync_folder_open(const struct wsync_folder_opts *o, struct wsync_folder **out, struct err *e)
 {
     struct wsync_folder *s;
-    char *real;
-    int rc = fsio_mkdirs(o->dir, e);
+    char *dir;
+    int rc = wsync_home(o->dir, &dir, e);
 
     if (rc != STATUS_OK) {
-        return rc;
-    }
-    real = realpath(o->dir, NULL);
-    if (!real || access(real, W_OK | X_OK) != 0) {
-        rc = ERR(e, STATUS_IO, "weights cannot be written to %s: %s", o->dir, strerror(errno));
-        free(real);
         return rc;
     }
     s = mem_alloc(sizeof *s);
     s->o = *o;
     s->o.keep = o->keep < 1 ? 1 : o->keep > WSYNC_FOLDER_MOST ? WSYNC_FOLDER_MOST : o->keep;
-    s->dir = mem_strdup(real);
-    free(real);
+    s->dir = dir;
     s->first = s->judged = -1;
     s->sync = (struct wsync){.prepare = wsync_folder_prepare,
                              .before = wsync_folder_before,
