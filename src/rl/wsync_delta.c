@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/metric.h"
+#include "base/patience.h"
 #include "base/status.h"
 #include "base/thread.h"
 #include "base/world.h"
@@ -154,23 +155,15 @@ static void wsync_delta_count(struct wsync_delta *s, const struct wmanifest *m, 
              wstore_count(s->store), (double)wstore_bytes(s->store) / 1e6);
 }
 
-static int wsync_delta_prepare(void *self, int64_t version, struct err *e)
+/* Against the newest version, or whole: also behind a try that failed. */
+static int wsync_delta_try(struct wsync_delta *s, const struct wmanifest *newest, struct err *e)
 {
-    struct wsync_delta *s = self;
-    const struct wmanifest *newest = wstore_newest(s->store);
     double start = wsync_delta_time(s);
     int rc;
 
-    if (newest && newest->version == version) {
-        return STATUS_OK;
-    }
-    if (s->o.w->version != version || (newest && newest->version > version)) {
-        return ERR(e, STATUS_FAIL, "version %lld is to be published, the trainer has %lld",
-                   (long long)version, (long long)s->o.w->version);
-    }
     s->whole = !s->valid || s->since_full + 1 >= s->o.full_every;
     s->m = wmanifest_new(s->o.w);
-    s->m->version = version;
+    s->m->version = s->o.w->version;
     s->m->encoding = s->o.encoding;
     if (!s->whole) {
         s->m->base = newest->version;
@@ -182,12 +175,33 @@ static int wsync_delta_prepare(void *self, int64_t version, struct err *e)
     if (rc == STATUS_OK) {
         s->valid = 1;
         s->since_full = s->whole ? 0 : s->since_full + 1;
-        wsync_proof_begin(&s->proof, version);
+        wsync_proof_begin(&s->proof, s->o.w->version);
         wsync_delta_count(s, s->m, wsync_delta_time(s) - start);
     } else {
         wmanifest_free(s->m);
     }
     s->m = NULL;
+    return rc;
+}
+
+/* A full disk is waited for. */
+static int wsync_delta_prepare(void *self, int64_t version, struct err *e)
+{
+    struct wsync_delta *s = self;
+    const struct wmanifest *newest = wstore_newest(s->store);
+    struct patience wait = {0};
+    int rc;
+
+    if (newest && newest->version == version) {
+        return STATUS_OK;
+    }
+    if (s->o.w->version != version || (newest && newest->version > version)) {
+        return ERR(e, STATUS_FAIL, "version %lld is to be published, the trainer has %lld",
+                   (long long)version, (long long)s->o.w->version);
+    }
+    do {
+        rc = wsync_delta_try(s, newest, e);
+    } while (patience_again(&wait, rc, s->o.store.dir, e));
     return rc;
 }
 

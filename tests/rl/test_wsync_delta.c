@@ -7,6 +7,8 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include "base/patience.h"
+#include "base/world.h"
 #include "model/wpatch.h"
 #include "rl/wsync_delta.h"
 #include "serve/pull.h"
@@ -336,6 +338,27 @@ static void test_collect(void **state)
     kit_close(&k);
 }
 
+static double time_is = 1000.0;
+
+static double clock_now(void *self)
+{
+    (void)self;
+    return time_is;
+}
+
+static int goes_on(void *self)
+{
+    (void)self;
+    return 0;
+}
+
+/* Who waits finds room afterwards. */
+static void make_room(void *self, double seconds)
+{
+    time_is += seconds;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, self), 0);
+}
+
 /* No room for a version: an error that names the file, and the next one is whole. */
 static void test_no_room(void **state)
 {
@@ -362,6 +385,16 @@ static void test_no_room(void **state)
     engine_open(&g, tinymodel_write(&spec));
     assert_ok(take(&g, k.dir, 1, 0), &e);
     assert_int_equal(g.versions, 1);
+    assert_true(same(g.m.w, k.t.m.w));
+    /* in a run that may wait, it is waited for */
+    sharedmodel_step(&k.t);
+    patience_set(&(struct world){clock_now, goes_on, &old, make_room, NULL}, 30.0);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    rc = k.sync->prepare(k.sync->self, 2, &e);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    patience_set(NULL, 0);
+    assert_ok(rc, &e);
+    assert_ok(take(&g, k.dir, 2, 0), &e);
     assert_true(same(g.m.w, k.t.m.w));
     engine_close(&g);
     kit_close(&k);
