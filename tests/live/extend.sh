@@ -67,11 +67,13 @@ sha() {
     sha256sum "$WORK/$1-hf/model.safetensors" | cut -d ' ' -f 1
 }
 
-# near WHAT A B METRIC TOLERANCE: the metric of all steps of two runs agrees.
+# near WHAT A B METRIC TOLERANCE [STEPS]: the metric of the first STEPS steps (all) of two runs agrees. Losses are means of
+# terms of order one, in f32 here and in torch: where they cancel, the rounding of those terms is left, so a hundredth counts as
+# the least size.
 near() {
-    paste <(lib_metric "$WORK/$2" "$4") <(lib_metric "$WORK/$3" "$4") |
+    paste <(lib_metric "$WORK/$2" "$4") <(lib_metric "$WORK/$3" "$4") | head -n "${6:-1000}" |
         awk -v t="$5" '{ d = $1 - $2; if (d < 0) d = -d; m = $1 < 0 ? -$1 : $1
-            if (d > t * (m + 1e-6)) bad = 1; n++ } END { exit bad || n < 1 }' ||
+            if (d > t * (m + 1e-2)) bad = 1; n++ } END { exit bad || n < 1 }' ||
         lib_die "$1: $4 of $2 and $3 differ: $(lib_metric "$WORK/$2" "$4" | tr '\n' ' ') and $(
             lib_metric "$WORK/$3" "$4" | tr '\n' ' ')"
 }
@@ -104,7 +106,8 @@ done
 run so-rows "${REWARD[@]}" --num-steps-per-rollout 1 --loss-type custom_loss \
     --custom-loss-function-path "$WORK/loss.so:sharp"
 run one-step "${REWARD[@]}" --num-steps-per-rollout 1
-near "a loss over rows of logits" one-step so-rows train/grad_norm 1e-2
+# from the second step on other tokens may be sampled
+near "a loss over rows of logits" one-step so-rows train/grad_norm 1e-3 1
 run so-rows-cut "${REWARD[@]}" --num-steps-per-rollout 1 --loss-type custom_loss \
     --custom-loss-function-path "$WORK/loss.so:sharp" --max-tokens-per-gpu 64
 live_equal "a loss over rows in other micro-batches" "$(sha so-rows)" "$(sha so-rows-cut)"
