@@ -2,7 +2,7 @@
 # A run whose engines, network, disk and controller fail, again and again: tests/live/chaos.sh
 #
 # Trains a tiny model with four `miles serve` engines, two that the run starts and two of somebody else's
-# behind a proxy of ours, with a ledger, for CHAOS_SECONDS (default 1800, in CI 300). Meanwhile engines are killed and
+# behind a proxy of ours, with a ledger, for CHAOS_SECONDS (default 1800, in CI 60). Meanwhile engines are killed and
 # stopped, connections refused, silenced, slowed and cut, a bit of the published weights is flipped, the disk of
 # an engine and that of the run are full for a while, engines are taken out and added, by the control server and
 # by the file of engines, and the run itself is killed and stopped and started by the same command. Each fault is
@@ -50,7 +50,7 @@ ARGS=(
 )
 read -ra MORE <<<"${MORE:-}"
 
-SPAN=${CHAOS_SECONDS:-$([ -n "${CI:-}" ] && echo 300 || echo 1800)}
+SPAN=${CHAOS_SECONDS:-$([ -n "${CI:-}" ] && echo 60 || echo 1800)}
 rc=0
 "$PYTHON" "$ROOT/tests/live/chaos.py" "$WORK" "$SEED" "$SPAN" "$WORK/model" -- \
     "$MILES" train "${ARGS[@]}" "${MORE[@]}" || rc=$?
