@@ -416,8 +416,11 @@ class Chaos:
         return Fault(self, kind, self.rng.uniform(low, high), victim)
 
     def busy(self, f):
-        """An engine has one fault at a time, a run that does not run none, and the file one who writes it."""
+        """An engine has one fault at a time, a run that does not run none, and the file one who writes it. A run that
+        starts on a full disk ends with an error that says so: its disk is full once it samples."""
         edits = ("leave_and_join", "file_edited")
+        if f.kind == "full_disk_run" and any(x.victim is None for x in self.waiting):
+            return True
         return any(x.kind in ("kill_run", "stop_run") or x.victim == f.victim or
                    (x.kind in edits and f.kind in edits) for x in self.active)
 
