@@ -3,7 +3,6 @@
  */
 #include "rl/keeper.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -129,35 +128,36 @@ static int keeper_again(struct keeper *k, int rc, struct err *e)
     return rc;
 }
 
+/* The rollout of a reference's folder; -1: another name. */
+static int64_t keeper_ref_of(const char *name)
+{
+    long long it;
+    int used = 0;
+    return sscanf(name, "ref_%lld%n", &it, &used) == 1 && !name[used] ? it : -1;
+}
+
 /* References that no checkpoint from `oldest` on was trained with: all before the last that was
  * made up to it. */
 static int keeper_drop_refs(const struct keeper *k, int64_t oldest, struct err *e)
 {
-    DIR *d = opendir(k->c.o->save);
-    struct dirent *de;
-    int64_t *made = NULL, needed = -1;
-    int n = 0, cap = 0, rc = STATUS_OK;
+    struct fsio_names l;
+    int64_t needed = -1;
+    int rc = STATUS_OK;
 
-    while (d && (de = readdir(d))) {
-        long long it;
-        int used = 0;
-        if (sscanf(de->d_name, "ref_%lld%n", &it, &used) == 1 && !de->d_name[used]) {
-            made = mem_room(made, sizeof *made, n, &cap);
-            made[n++] = it;
-            needed = it <= oldest && it > needed ? it : needed;
-        }
+    fsio_list(k->c.o->save, &l, NULL); /* a missing folder has none */
+    for (size_t i = 0; i < l.n; i++) {
+        int64_t it = keeper_ref_of(l.name[i]);
+        needed = it <= oldest && it > needed ? it : needed;
     }
-    if (d) {
-        closedir(d);
-    }
-    for (int i = 0; rc == STATUS_OK && i < n; i++) {
-        if (made[i] < needed) {
-            char *dir = keeper_ref(k->c.o->save, made[i]);
+    for (size_t i = 0; rc == STATUS_OK && i < l.n; i++) {
+        int64_t it = keeper_ref_of(l.name[i]);
+        if (it >= 0 && it < needed) {
+            char *dir = keeper_ref(k->c.o->save, it);
             rc = fsio_remove_tree(dir, e);
             mem_free(dir);
         }
     }
-    mem_free(made);
+    fsio_names_fini(&l);
     return rc;
 }
 

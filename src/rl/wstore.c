@@ -2,8 +2,6 @@
  * whole, and a manifest after its chunks, so that who finds a manifest finds everything. */
 #include "rl/wstore.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <string.h>
 
 #include "base/buf.h"
@@ -47,21 +45,7 @@ static int wstore_ours(const char *name)
 /* Manifests first: who still reads them must not find chunks missing. */
 static int wstore_clean(const struct wstore *s, struct err *e)
 {
-    DIR *d = opendir(s->dir);
-    struct dirent *de;
-    int rc = STATUS_OK;
-
-    if (!d) {
-        return ERR(e, STATUS_IO, "cannot read the folder %s: %s", s->dir, strerror(errno));
-    }
-    while (rc == STATUS_OK && (de = readdir(d))) {
-        if (wstore_ours(de->d_name)) {
-            char *path = fsio_join(s->dir, de->d_name);
-            rc = fsio_remove_tree(path, e);
-            mem_free(path);
-        }
-    }
-    closedir(d);
+    int rc = wsync_clean(s->dir, wstore_ours, 0, e);
     return rc ? rc : fsio_remove_tree(s->chunks, e);
 }
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/fsio.h"
+#include "base/log.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/status.h"
@@ -28,6 +29,25 @@ int wsync_home(const char *dir, char **out, struct err *e)
         *out = mem_strdup(real);
     }
     free(real);
+    return rc;
+}
+
+int wsync_clean(const char *dir, int (*ours)(const char *name), int say, struct err *e)
+{
+    struct fsio_names l;
+    int rc = fsio_list(dir, &l, e);
+
+    for (size_t i = 0; rc == STATUS_OK && i < l.n; i++) {
+        if (ours(l.name[i])) {
+            char *path = fsio_join(dir, l.name[i]);
+            if (say) {
+                log_info(WSYNC, "removing %s, which an earlier run left", path);
+            }
+            rc = fsio_remove_tree(path, e);
+            mem_free(path);
+        }
+    }
+    fsio_names_fini(&l);
     return rc;
 }
 

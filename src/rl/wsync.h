@@ -58,6 +58,9 @@ struct wsync {
 /* Makes the folder; *out is its real path, to be freed with mem_free. An error when nothing can be
  * written there. */
 int wsync_home(const char *dir, char **out, struct err *e);
+/* Removes what is ours by its name, such as what a killed run left behind. say 1: the log has each.
+ */
+int wsync_clean(const char *dir, int (*ours)(const char *name), int say, struct err *e);
 /* Fills r; takes the body, which may be NULL for want of memory. */
 int wsync_ask(struct wsync_request *r, const char *path, json_t *body, struct err *e);
 /* The trainer's own sums (model/wsum.h) of what rank tp_rank of tp_size holds, 0 of 1: all; valid

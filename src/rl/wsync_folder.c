@@ -4,7 +4,6 @@
 #include "rl/wsync_folder.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,28 +75,6 @@ static int wsync_folder_ours(const char *name)
     }
     digits = strspn(name + n, "0123456789");
     return digits > 0 && (name[n + digits] == '\0' || strcmp(name + n + digits, ".tmp") == 0);
-}
-
-/* What a killed run left behind. */
-static int wsync_folder_clean(const struct wsync_folder *s, struct err *e)
-{
-    DIR *d = opendir(s->dir);
-    struct dirent *de;
-    int rc = STATUS_OK;
-
-    if (!d) {
-        return ERR(e, STATUS_IO, "cannot read the folder %s: %s", s->dir, strerror(errno));
-    }
-    while (rc == STATUS_OK && (de = readdir(d))) {
-        if (wsync_folder_ours(de->d_name)) {
-            char *path = fsio_join(s->dir, de->d_name);
-            log_info(WSYNC, "removing %s, which an earlier run left", path);
-            rc = fsio_remove_tree(path, e);
-            mem_free(path);
-        }
-    }
-    closedir(d);
-    return rc;
 }
 
 static int64_t wsync_folder_size(const char *dir)
@@ -419,7 +396,7 @@ int wsync_folder_open(const struct wsync_folder_opts *o, struct wsync_folder **o
                              .doubt = wsync_folder_doubt,
                              .settled = wsync_folder_settled,
                              .self = s};
-    rc = wsync_folder_clean(s, e);
+    rc = wsync_clean(s->dir, wsync_folder_ours, 1, e);
     if (rc != STATUS_OK) {
         wsync_folder_close(s);
         return rc;
