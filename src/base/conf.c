@@ -87,7 +87,8 @@ static void clear_field(const struct conf_opt *o, void *field)
     case CONF_SWITCH: *(int *)field = 0; break;
     case CONF_OFF: *(int *)field = 1; break;
     case CONF_BOOL:
-    case CONF_CHOICE: *(int *)field = -1; break;
+    case CONF_CHOICE:
+    case CONF_MODE: *(int *)field = -1; break;
     case CONF_INT: *(int64_t *)field = CONF_UNSET; break;
     case CONF_FLOAT: *(double *)field = (double)NAN; break;
     case CONF_STR:
@@ -375,6 +376,7 @@ static int set_tokens(const struct conf_entry *en, const char *const *tok, int n
     case CONF_INT: rc = set_int(o, tok[0], en->field, from, e); break;
     case CONF_FLOAT: rc = set_float(o, tok[0], en->field, from, e); break;
     case CONF_CHOICE:
+    case CONF_MODE:
         b = choice_index(o->range, tok[0]);
         if (b < 0) {
             return ERR(e, STATUS_INPUT, "%s: \"%.100s\" is none of %s", from, tok[0], o->range);
@@ -1151,8 +1153,13 @@ static int flag_value(struct conf_entry *en, struct argv_pos *p, const char *eq,
     }
     tok = mem_alloc((CONF_MAX_LIST + 1) * sizeof *tok);
     n = take_values(p, eq, list, tok, CONF_MAX_LIST + 1);
-    rc =
-        n == 0 ? ERR(e, STATUS_INPUT, "%s needs a value", shown) : set_tokens(en, tok, n, shown, e);
+    if (n == 0 && en->o->type == CONF_MODE) {
+        *(int *)en->field = 0;
+        rc = 0;
+    } else {
+        rc = n == 0 ? ERR(e, STATUS_INPUT, "%s needs a value", shown)
+                    : set_tokens(en, tok, n, shown, e);
+    }
     mem_free(tok);
     en->source = rc == 0 ? CONF_FROM_FLAG : en->source;
     return rc;
@@ -1320,6 +1327,7 @@ static json_t *entry_json(const struct conf_entry *en)
         a = *(char *const *)f ? json_string(*(char *const *)f) : json_null();
         return a ? a : json_string("(not utf-8)");
     case CONF_CHOICE:
+    case CONF_MODE:
         return choice_name(en->o->range, *(const int *)f, name, sizeof name) ? json_string(name)
                                                                              : json_null();
     case CONF_STRS:

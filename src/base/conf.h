@@ -41,6 +41,7 @@ enum conf_type {
     CONF_STR,     /* char *, NULL when unset */
     CONF_PATH,    /* char *, a path template: may hold {rollout_id}; other {names} are refused */
     CONF_CHOICE,  /* int: index into the choices "a|b|c", -1 when unset */
+    CONF_MODE,    /* the same; --x alone is the first of them */
     CONF_STRS,    /* struct conf_strs: --x a b c, up to the next --flag */
     CONF_INTS,    /* struct conf_ints */
     CONF_JSON,    /* json_t *, NULL when unset */

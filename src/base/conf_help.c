@@ -13,6 +13,7 @@ static const char *type_word(const struct conf_opt *o)
     case CONF_STR: return "TEXT";
     case CONF_PATH: return "PATH";
     case CONF_CHOICE: return "CHOICE";
+    case CONF_MODE: return "[CHOICE]";
     case CONF_STRS: return "TEXT...";
     case CONF_INTS: return "INT...";
     case CONF_JSON: return "JSON";
@@ -77,14 +78,14 @@ static void help_opt(FILE *out, const struct conf_opt *o)
                     type_word(o));
     buf_init(&b, CONF_MAX_TEXT);
     buf_str(&b, o->doc ? o->doc : "");
-    if (o->type == CONF_CHOICE) {
+    if (conf_has_choices(o->type)) {
         buf_printf(&b, " {%s}", o->range);
     }
-    if (o->def || (o->range && o->type != CONF_CHOICE)) {
+    if (o->def || (o->range && !conf_has_choices(o->type))) {
         buf_printf(&b, " (%s%s%s%s%s)", o->def ? "default " : "", o->def ? o->def : "",
-                   o->def && o->range && o->type != CONF_CHOICE ? ", " : "",
-                   o->range && o->type != CONF_CHOICE ? "in " : "",
-                   o->range && o->type != CONF_CHOICE ? o->range : "");
+                   o->def && o->range && !conf_has_choices(o->type) ? ", " : "",
+                   o->range && !conf_has_choices(o->type) ? "in " : "",
+                   o->range && !conf_has_choices(o->type) ? o->range : "");
     }
     if (n > 40) {
         fputc('\n', out);
@@ -118,22 +119,17 @@ static void md_cell(FILE *out, const char *text)
 
 static void md_opt(FILE *out, const struct conf_opt *o)
 {
-    static const char *const types[] = {"",
-                                        "switch",
-                                        "switch",
-                                        "switch, has a --no- twin",
-                                        "int",
-                                        "float",
-                                        "text",
-                                        "path template",
-                                        "",
-                                        "list",
-                                        "list of ints",
-                                        "json",
-                                        "flags and their values"};
+    static const char *const types[] = {"",       "switch",
+                                        "switch", "switch, has a --no- twin",
+                                        "int",    "float",
+                                        "text",   "path template",
+                                        "",       "",
+                                        "list",   "list of ints",
+                                        "json",   "flags and their values"};
     fprintf(out, "| `--%s` | ", o->name);
-    md_cell(out, o->type == CONF_CHOICE ? o->range : types[o->type]);
-    if (o->range && o->type != CONF_CHOICE) {
+    md_cell(out, conf_has_choices(o->type) ? o->range : types[o->type]);
+    fputs(o->type == CONF_MODE ? ", or nothing" : "", out);
+    if (o->range && !conf_has_choices(o->type)) {
         fprintf(out, " in %s", o->range);
     }
     fputs(" | ", out);

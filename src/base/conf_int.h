@@ -30,6 +30,11 @@ struct conf {
     int markdown; /* --help-markdown was asked */
 };
 
+static inline int conf_has_choices(enum conf_type t)
+{
+    return t == CONF_CHOICE || t == CONF_MODE;
+}
+
 struct conf_note {
     const struct conf_known *k;
     char *name; /* as given: k may be a family */

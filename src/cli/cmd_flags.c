@@ -80,7 +80,8 @@ static void flags_from_opt(const struct conf_opt *o, const char *command, struct
                                .def = o->def,
                                .text = o->doc,
                                .command = command,
-                               .choices = o->type == CONF_CHOICE ? o->range : NULL,
+                               .choices =
+                                   o->type == CONF_CHOICE || o->type == CONF_MODE ? o->range : NULL,
                                .type = o->type,
                                .state = FLAGS_WORKS};
 }
@@ -163,7 +164,8 @@ static const char *flags_kind(const struct flags_answer *a)
     case CONF_INT: return "int";
     case CONF_FLOAT: return "float";
     case CONF_PATH: return "path template";
-    case CONF_CHOICE: return a->choices ? a->choices : "text";
+    case CONF_CHOICE:
+    case CONF_MODE: return a->choices ? a->choices : "text";
     case CONF_STRS: return "list";
     case CONF_INTS: return "list of ints";
     case CONF_JSON: return "json";

@@ -12,7 +12,7 @@ struct opts {
     int64_t batch, top_k, steps, sglang_port;
     double lr, high;
     char *save, *key, *tmpl, *config;
-    int colocate, norm, offload, kind, nokind;
+    int colocate, norm, offload, kind, nokind, mode;
     struct conf_strs stop, pass;
     struct conf_ints ids;
     json_t *kwargs;
@@ -33,6 +33,7 @@ static const struct conf_opt table[] = {
     {"offload-train", CONF_BOOL, NULL, NULL, "offload", O(offload), "placement", NULL},
     {"kl-loss-type", CONF_CHOICE, "k1", "k1|k2|k3|low_var_kl", "kl", O(kind), "algorithm", NULL},
     {"wandb-mode", CONF_CHOICE, NULL, "on|off", "x", O(nokind), "algorithm", NULL},
+    {"use-server", CONF_MODE, NULL, "v1|v2", "server", O(mode), "algorithm", NULL},
     {"rollout-stop", CONF_STRS, NULL, NULL, "stops", O(stop), "rollout", NULL},
     {"rollout-stop-token-ids", CONF_INTS, NULL, "[0,inf)", "ids", O(ids), "rollout", NULL},
     {"apply-chat-template-kwargs", CONF_JSON, "{}", NULL, "kwargs", O(kwargs), "data", NULL},
@@ -127,6 +128,30 @@ static void flags(void **state)
     assert_int_equal(json_integer_value(json_object_get(o.kwargs, "a")), 1);
     assert_int_equal(conf_source(c, "lr"), CONF_FROM_FLAG);
     assert_int_equal(conf_source(c, "input-key"), CONF_FROM_DEFAULT);
+}
+
+/* A choice whose flag may stand alone. */
+static void modes(void **state)
+{
+    json_t *d;
+
+    (void)state;
+    assert_ok(parse(""), &e);
+    assert_int_equal(o.mode, -1);
+    assert_ok(parse("--use-server --colocate"), &e);
+    assert_int_equal(o.mode, 0);
+    assert_int_equal(conf_source(c, "use-server"), CONF_FROM_FLAG);
+    assert_ok(parse("--colocate --use-server"), &e);
+    assert_int_equal(o.mode, 0);
+    assert_ok(parse("--use-server v2"), &e);
+    assert_int_equal(o.mode, 1);
+    d = conf_dump_json(c);
+    assert_string_equal(json_string_value(json_object_get(d, "use_server")), "v2");
+    json_decref(d);
+    assert_ok(parse("--use-server v2 --use-server"), &e);
+    assert_int_equal(o.mode, 0);
+    assert_refused("--use-server v3", "is none of v1|v2");
+    assert_refused("--kl-loss-type --colocate", "needs a value");
 }
 
 static void last_wins(void **state)
@@ -471,7 +496,7 @@ static void dumps(void **state)
     o.steps = 7; /* derived after parsing */
     d = conf_dump_json(c);
     s = conf_dump_sources(c);
-    assert_int_equal(json_object_size(d), 19);
+    assert_int_equal(json_object_size(d), 20);
     assert_true(json_real_value(json_object_get(d, "lr")) == 0.5);
     assert_int_equal(json_integer_value(json_object_get(d, "rollout_batch_size")), 8);
     assert_int_equal(json_integer_value(json_object_get(d, "num_steps")), 7);
@@ -552,15 +577,15 @@ static int cleanup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults),           cmocka_unit_test(flags),
-        cmocka_unit_test(last_wins),          cmocka_unit_test(refusals),
-        cmocka_unit_test(passed_on),          cmocka_unit_test(known_flags),
-        cmocka_unit_test(noted_flags),        cmocka_unit_test(nearest_names),
-        cmocka_unit_test(environment),        cmocka_unit_test(yaml_file),
-        cmocka_unit_test(nested_yaml),        cmocka_unit_test(json_file),
-        cmocka_unit_test(file_refusals),      cmocka_unit_test(dumps),
-        cmocka_unit_test(help_and_reference), cmocka_unit_test(positionals),
-        cmocka_unit_test(templates),
+        cmocka_unit_test(defaults),      cmocka_unit_test(flags),
+        cmocka_unit_test(last_wins),     cmocka_unit_test(refusals),
+        cmocka_unit_test(modes),         cmocka_unit_test(passed_on),
+        cmocka_unit_test(known_flags),   cmocka_unit_test(noted_flags),
+        cmocka_unit_test(nearest_names), cmocka_unit_test(environment),
+        cmocka_unit_test(yaml_file),     cmocka_unit_test(nested_yaml),
+        cmocka_unit_test(json_file),     cmocka_unit_test(file_refusals),
+        cmocka_unit_test(dumps),         cmocka_unit_test(help_and_reference),
+        cmocka_unit_test(positionals),   cmocka_unit_test(templates),
     };
     close(mkstemp(file_path));
     return cmocka_run_group_tests(tests, NULL, cleanup);
