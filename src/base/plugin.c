@@ -36,6 +36,8 @@ static const struct plugin_name source_names[] = {
     {"dataset", ".RolloutDataSourceWithBuffer"}, {"dataset", ".RolloutDataSource"}, {NULL, NULL}};
 static const struct plugin_name generate_names[] = {{"single_turn", ".single_turn.generate"},
                                                     {"single_turn", ".sglang_rollout.generate"},
+                                                    {"agent", ".agentic_tool_call.generate"},
+                                                    {"tools", ".multi_turn.generate"},
                                                     {NULL, NULL}};
 
 #define SLOT(f) #f, offsetof(struct miles_plugin, f)

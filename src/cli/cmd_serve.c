@@ -16,6 +16,7 @@
 #include "model/weights.h"
 #include "model/wfile.h"
 #include "serve/api.h"
+#include "serve/outparse.h"
 
 struct serve_opts {
     struct genmodel_opts model;
@@ -82,31 +83,25 @@ const struct conf_opt cmd_serve_table[] = {
      "engine", NULL},
     {0}};
 
-static int serve_parser(const char *flag, const char *value, const char *const *names,
-                        struct err *e)
+static int serve_parser(const char *flag, const char *value, const char *names, struct err *e)
 {
-    for (int i = 0; value && names[i]; i++) {
-        if (strcmp(value, names[i]) == 0) {
-            return STATUS_OK;
-        }
-    }
-    return value ? ERR(e, STATUS_INPUT, "--%s %s is not known", flag, value) : STATUS_OK;
+    return value && !outparse_named(names, value)
+               ? ERR(e, STATUS_INPUT, "--%s: \"%.100s\" is none of %s", flag, value, names)
+               : STATUS_OK;
 }
 
 static int serve_check(const struct serve_opts *o, struct err *e)
 {
-    static const char *const tools[] = {"hermes", "qwen", "qwen25", NULL};
-    static const char *const reasoning[] = {"qwen3", "deepseek-r1", NULL};
     int rc = STATUS_OK;
 
     if (!o->model.hf_checkpoint) {
         rc = ERR(e, STATUS_INPUT, "--hf-checkpoint is needed");
     }
     if (rc == STATUS_OK) {
-        rc = serve_parser("sglang-tool-call-parser", o->tool_parser, tools, e);
+        rc = serve_parser("sglang-tool-call-parser", o->tool_parser, OUTPARSE_TOOLS, e);
     }
     if (rc == STATUS_OK) {
-        rc = serve_parser("sglang-reasoning-parser", o->reasoning_parser, reasoning, e);
+        rc = serve_parser("sglang-reasoning-parser", o->reasoning_parser, OUTPARSE_REASONING, e);
     }
     return rc;
 }

@@ -8,14 +8,16 @@
 #include "cli/cmd.h"
 #include "cli/listen.h"
 #include "model/wfile.h"
+#include "rl/agent_opts.h"
 #include "rl/promptenc.h"
+#include "serve/outparse.h"
 #include "serve/session_api.h"
 
 struct session_opts {
     struct listen_opts listen;
     char *hf_checkpoint, *template_path, *upstream, *upstream_key, *name;
     json_t *kwargs;
-    int version, matcher, tool_parser, reasoning_parser;
+    int version, matcher, tool_parser, reasoning_parser, family;
     int64_t max_sessions, max_tokens, max_body;
     double idle_s, request_s, drain_s;
 };
@@ -37,11 +39,13 @@ static const struct conf_opt session_table[] = {
      O(kwargs), "model", NULL},
     {"served-model-name", CONF_STR, "default", NULL, "the name that answers have", O(name), "model",
      NULL},
-    {"tool-call-parser", CONF_CHOICE, NULL, "hermes|qwen|qwen25",
+    {"tool-call-parser", CONF_CHOICE, NULL, OUTPARSE_TOOLS,
      "<tool_call> in answers becomes tool_calls", O(tool_parser), "model", NULL},
-    {"reasoning-parser", CONF_CHOICE, NULL, "qwen3|deepseek-r1",
+    {"reasoning-parser", CONF_CHOICE, NULL, OUTPARSE_REASONING,
      "<think> in answers becomes reasoning_content", O(reasoning_parser), "model", NULL},
-    {"use-session-server", CONF_CHOICE, "v1", "v1|v2",
+    {"tito-model", CONF_CHOICE, "default", AGENT_OPTS_FAMILIES,
+     "family of the model: qwen3 and qwennext are both parsers", O(family), "model", NULL},
+    {"use-session-server", CONF_MODE, "v1", "v1|v2",
      "v1: one line of turns, the last of which may be taken back; v2: branches", O(version),
      "sessions", NULL},
     {"session-message-matcher", CONF_CHOICE, "strict", SESSION_MATCHERS,
@@ -66,7 +70,8 @@ static int session_check(const struct session_opts *o, struct err *e)
 }
 
 static int session_run(const struct session_opts *o, const struct promptenc *enc,
-                       const sigset_t *signals, struct err *e)
+                       const struct agent_opts_family *family, const sigset_t *signals,
+                       struct err *e)
 {
     struct session_api_opts so = {.env = {.tok = enc->tok,
                                           .chat = enc->chat,
@@ -82,8 +87,9 @@ static int session_run(const struct session_opts *o, const struct promptenc *enc
                                   .max_sessions = (int)o->max_sessions,
                                   .idle_s = o->idle_s,
                                   .request_s = o->request_s,
-                                  .tool_parser = o->tool_parser >= 0,
-                                  .reasoning_parser = o->reasoning_parser >= 0};
+                                  .tool_parser = o->tool_parser >= 0 || family->tools,
+                                  .reasoning_parser =
+                                      o->reasoning_parser >= 0 || family->reasoning};
     struct session_api *a = NULL;
     int rc;
 
@@ -110,6 +116,7 @@ static int session_serve(int argc, char **argv)
     struct conf *c = conf_new();
     struct wfile *file = NULL;
     struct promptenc enc = {0};
+    struct agent_opts_family family;
     sigset_t signals;
     struct err e = {0};
     int rc;
@@ -124,13 +131,15 @@ static int session_serve(int argc, char **argv)
     }
     listen_prepare(&signals);
     rc = rc == STATUS_OK ? session_check(&o, &e) : rc;
+    rc = rc == STATUS_OK ? agent_opts_family(o.family, &family, &e) : rc;
     rc = rc == STATUS_OK ? wfile_open_texts(o.hf_checkpoint, &file, &e) : rc;
     if (rc == STATUS_OK && !o.template_path && !wfile_chat_template(file)) {
         rc = ERR(&e, STATUS_INPUT, "%s has no chat template; give --chat-template-path",
                  o.hf_checkpoint);
     }
     rc = rc == STATUS_OK ? promptenc_open(&enc, file, o.template_path, 1, o.kwargs, &e) : rc;
-    rc = rc == STATUS_OK ? session_run(&o, &enc, &signals, &e) : rc;
+    rc = rc == STATUS_OK ? agent_opts_fits(&family, enc.tok, &e) : rc;
+    rc = rc == STATUS_OK ? session_run(&o, &enc, &family, &signals, &e) : rc;
     promptenc_close(&enc);
     wfile_close(file);
     conf_free(c);

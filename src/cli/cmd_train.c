@@ -567,6 +567,7 @@ static int train_place(struct train *t, struct err *e)
                    "trains: give --rollout-num-gpus or --rollout-external");
     }
     rc = rc == STATUS_OK ? train_place_exact(t, e) : rc;
+    rc = rc == STATUS_OK ? train_check_sessions(t, e) : rc;
     rc = rc == STATUS_OK ? train_check_layout(t, e) : rc;
     if (rc == STATUS_OK && t->o.debug_skip_weight_update && t->place.backend == PLACE_IN_PROCESS) {
         rc = ERR(e, STATUS_INPUT,

@@ -113,6 +113,8 @@ int train_reward_type(struct train *t, const struct prompts_row *row, struct err
 
 /* The session server of agents, in front of the engines at url; its address goes into args. */
 int train_open_sessions(struct train *t, const char *url, json_t *args, struct err *e);
+/* Refuses flags for engines that sessions could not keep; before any engine is started. */
+int train_check_sessions(const struct train *t, struct err *e);
 
 /* Does the option name something that is not built in? */
 int train_named(const char *flag, const char *path);

@@ -6,6 +6,8 @@
 #include "base/status.h"
 #include "cli/train_int.h"
 #include "num/device.h"
+#include "rl/agent_opts.h"
+#include "serve/outparse.h"
 #include "serve/session_api.h"
 
 /* 1: what the engines sample has the trainer's own log-probs (contract C2). */
@@ -14,10 +16,39 @@ static int sessions_exact(const struct train *t)
     return t->place.backend == PLACE_MILES && (t->dev->caps & DEVICE_ROW_EXACT) != 0;
 }
 
-static int sessions_wanted(const struct train_opts *o)
+/* SGLang's flags for its own parsers hold for sessions, which read answers before agents do. */
+static const struct {
+    const char *flag, *names;
+} sessions_parsers[] = {{"--sglang-tool-call-parser", OUTPARSE_TOOLS},
+                        {"--sglang-reasoning-parser", OUTPARSE_REASONING}};
+
+int train_check_sessions(const struct train *t, struct err *e)
 {
-    return o->use_session_server >= 0 || o->custom_agent_function_path ||
-           o->generate_execute_tool_function_path;
+    for (int i = 0; i < 2 && agent_opts_sessions(&t->o); i++) {
+        const char *value = place_sglang_flag(&t->place, sessions_parsers[i].flag);
+        if (value && !outparse_named(sessions_parsers[i].names, value)) {
+            return ERR(e, STATUS_UNSUPPORTED,
+                       "%s %.100s: sessions take answers apart as %s do: leave the flag out, and "
+                       "have the agent read the text of answers",
+                       sessions_parsers[i].flag, value, sessions_parsers[i].names);
+        }
+    }
+    return STATUS_OK;
+}
+
+/* What is taken out of answers for agents. */
+static int sessions_parse(const struct train *t, struct session_api_opts *s, struct err *e)
+{
+    struct agent_opts_family f;
+    int rc = agent_opts_family(t->o.tito_model, &f, e);
+
+    rc = rc == STATUS_OK ? agent_opts_fits(&f, t->enc.tok, e) : rc;
+    if (rc == STATUS_OK) {
+        s->tool_parser = f.tools || t->o.generate_tool_call_parser >= 0 ||
+                         place_sglang_flag(&t->place, sessions_parsers[0].flag);
+        s->reasoning_parser = f.reasoning || place_sglang_flag(&t->place, sessions_parsers[1].flag);
+    }
+    return rc;
 }
 
 int train_open_sessions(struct train *t, const char *url, json_t *args, struct err *e)
@@ -38,11 +69,10 @@ int train_open_sessions(struct train *t, const char *url, json_t *args, struct e
         .upstream = url,
         .model = o->hf_checkpoint,
         .request_s = o->hook_timeout,
-        .tool_parser = o->generate_tool_call_parser >= 0,
         .exact = sessions_exact(t)};
     int rc;
 
-    if (!sessions_wanted(o)) {
+    if (!agent_opts_sessions(o)) {
         return STATUS_OK;
     }
     if (!t->enc.chat) {
@@ -52,7 +82,8 @@ int train_open_sessions(struct train *t, const char *url, json_t *args, struct e
     if (o->max_seq_len != CONF_UNSET && o->max_seq_len < s.env.max_tokens) {
         s.env.max_tokens = (int)o->max_seq_len;
     }
-    rc = session_api_start(&s, &t->sessions, e);
+    rc = sessions_parse(t, &s, e);
+    rc = rc == STATUS_OK ? session_api_start(&s, &t->sessions, e) : rc;
     if (rc == STATUS_OK) {
         json_object_set_new(args, "session_server_ip", json_string(o->session_server_ip));
         json_object_set_new(args, "session_server_port",

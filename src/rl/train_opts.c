@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "rl/agent_opts.h"
 #include "rl/algo_opts.h"
 #include "rl/correction.h"
 #include "rl/details.h"
@@ -543,18 +544,18 @@ const struct conf_opt train_opts_table[] = {
      O(generate_max_turns), "agents", NULL},
     {"max-seq-len", CONF_INT, NULL, TOKENS, "tokens of an agent's conversation", O(max_seq_len),
      "agents", NULL},
-    {"use-session-server", CONF_CHOICE, NULL, "v1|v2",
+    {"use-session-server", CONF_MODE, NULL, "v1|v2",
      "sessions of one line of turns, or with branches; agents take v1 when unset",
      O(use_session_server), "agents", NULL},
     {"session-server-ip", CONF_STR, "127.0.0.1", NULL, "address that the session server listens on",
      O(session_server_ip), "agents", NULL},
     {"session-server-port", CONF_INTS, NULL, "[0,65535]",
      "its port: of a range the first; unset: a free one", O(session_server_port), "agents", NULL},
-    {"tito-model", CONF_CHOICE, "default",
-     "default|qwen3|qwen35|qwennext|glm47|nemotron3|kimi25|kimi26|minimax_m25|minimax_m27|"
-     "deepseekv32|deepseekv4|inkling",
-     "noted: what stands between turns is taken from the chat template itself", O(tito_model),
-     "agents", NULL},
+    {"tito-model", CONF_CHOICE, "default", AGENT_OPTS_FAMILIES,
+     "family of the model: of qwen3 and qwennext <think> and <tool_call> in answers of sessions "
+     "are "
+     "taken apart; what stands between turns is the chat template's for all",
+     O(tito_model), "agents", NULL},
     {"session-message-matcher", CONF_CHOICE, "strict", "strict|loose_tool_call|role_content_only",
      "how messages that an agent sends again are compared", O(session_message_matcher), "agents",
      NULL},
@@ -1183,46 +1184,6 @@ static int check_debug(struct train_opts *o, struct err *e)
 }
 
 /* Flags of Miles that are other names or repeat another. */
-/* Agents, their sessions, and what these cannot be joined with. */
-static int check_agents(const struct train_opts *o, struct err *e)
-{
-    const char *tools = o->generate_execute_tool_function_path;
-    const char *agent = o->custom_agent_function_path ? "--custom-agent-function-path"
-                        : tools                       ? "--generate-execute-tool-function-path"
-                                                      : NULL;
-    int sessions = agent || o->use_session_server >= 0, branches = o->use_session_server == 1;
-    const char *other =
-        agent && o->custom_generate_function_path ? "--custom-generate-function-path"
-        : o->custom_agent_function_path && tools  ? "--generate-execute-tool-function-path"
-        : agent && o->partial_rollout             ? "--partial-rollout"
-                                                  : NULL;
-
-    if (other) {
-        return ERR(e, STATUS_INPUT, "%s and %s exclude each other", agent, other);
-    }
-    other = !branches                           ? NULL
-            : o->group_rm                       ? "--group-rm"
-            : o->partial_rollout                ? "--partial-rollout"
-            : o->recompute_logprobs_via_prefill ? "--recompute-logprobs-via-prefill"
-            : o->fully_async                    ? "--fully-async"
-                                                : NULL;
-    if (other) {
-        return ERR(e, STATUS_INPUT, "--use-session-server v2 and %s exclude each other", other);
-    }
-    if (!tools != !o->generate_tool_specs_path) {
-        return ERR(e, STATUS_INPUT,
-                   "--generate-execute-tool-function-path and "
-                   "--generate-tool-specs-path need each other");
-    }
-    if (o->tito_model && !sessions) {
-        return ERR(e, STATUS_INPUT, "--tito-model needs --use-session-server");
-    }
-    if (o->tito_model && o->chat_template_path) {
-        return ERR(e, STATUS_INPUT, "--tito-model and --chat-template-path exclude each other");
-    }
-    return STATUS_OK;
-}
-
 static int check_scripts(struct train_opts *o, struct err *e)
 {
     if (!isnan(o->tis_threshold)) {
@@ -1276,7 +1237,7 @@ int train_opts_validate(struct train_opts *o, struct err *e)
 {
     int rc = check_sources(o, e);
     rc = rc ? rc : check_scripts(o, e);
-    rc = rc ? rc : check_agents(o, e);
+    rc = rc ? rc : agent_opts_check(o, e);
     rc = rc ? rc : check_debug(o, e);
     rc = rc ? rc : derive_batch(o, e);
     rc = rc ? rc : check_packing(o, e);

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "base/thread.h"
+#include "rl/agent_opts.h"
 #include "rl/port_http.h"
 #include "rl/train_opts.h"
 #include "run/cmdline.h"
@@ -319,6 +320,7 @@ int place_resolve(struct place_opts *p, const struct train_opts *t, struct err *
     if (p->backend == PLACE_IN_PROCESS) {
         return place_in_process(p, e);
     }
+    p->sessions = agent_opts_sessions(t);
     rc = place_check_router(p, e);
     rc = rc ? rc : place_check_command(p, e);
     rc = rc ? rc : place_check_transfer(p, e);
@@ -458,6 +460,22 @@ int place_engine_words(const struct place_opts *p, const struct train_opts *t,
     return rc;
 }
 
+/* The word behind a flag, the last one of that name; NULL: it was not given. */
+static const char *place_value(const struct conf_strs *words, const char *flag)
+{
+    for (int64_t i = words->n - 1; i > 0; i--) {
+        if (strcmp(words->v[i - 1], flag) == 0) {
+            return words->v[i];
+        }
+    }
+    return NULL;
+}
+
+const char *place_sglang_flag(const struct place_opts *p, const char *flag)
+{
+    return place_value(&p->sglang, flag);
+}
+
 void place_router_words(const struct place_opts *p, struct cmdline *words)
 {
     memset(words, 0, sizeof *words);
@@ -466,6 +484,11 @@ void place_router_words(const struct place_opts *p, struct cmdline *words)
     place_add_float(words, "--router-health-check-interval-secs", p->check_s);
     if (p->router_policy) {
         place_add(words, "--router-policy", p->router_policy);
+    } else if (p->sessions && !place_value(&p->router, "--router-policy")) {
+        place_add(words, "--router-policy", "manual"); /* a session stays where its prefix is */
+        if (!place_value(&p->router, "--router-assignment-mode")) {
+            place_add(words, "--router-assignment-mode", "min_load");
+        }
     }
     if (p->api_key) {
         place_add(words, "--api-key", p->api_key);

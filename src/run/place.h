@@ -51,6 +51,7 @@ struct place_opts {
     /* Made by place_resolve; zero before. */
     int nengines;
     int engine_threads;
+    int sessions; /* 1: requests belong to sessions */
 };
 extern const struct conf_opt place_table[];
 
@@ -68,6 +69,8 @@ struct place_run {
  * words need not be initialised; cmdline_fini frees them. */
 int place_engine_words(const struct place_opts *p, const struct train_opts *t,
                        const struct place_run *r, struct cmdline *words, struct err *e);
+/* What --sglang-NAME was given for the servers; NULL: nothing. */
+const char *place_sglang_flag(const struct place_opts *p, const char *flag);
 /* "router" and its flags. */
 void place_router_words(const struct place_opts *p, struct cmdline *words);
 /* Takes keys out of a dump of the options that is to be written down or shown. */

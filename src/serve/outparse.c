@@ -34,6 +34,19 @@ static size_t outparse_blank(const char *text, size_t len)
     return n;
 }
 
+int outparse_named(const char *list, const char *name)
+{
+    size_t n = strlen(name);
+
+    for (; list; list = strchr(list, '|')) {
+        list += *list == '|';
+        if (strncmp(list, name, n) == 0 && (list[n] == '|' || !list[n])) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 int outparse_opens(const char *text, size_t len)
 {
     while (len > 0 && strchr(" \n\r\t", text[len - 1])) {

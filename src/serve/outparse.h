@@ -12,6 +12,13 @@
 
 #include "base/buf.h"
 
+/* Names that SGLang has for what is looked for. */
+#define OUTPARSE_TOOLS     "hermes|qwen|qwen25"
+#define OUTPARSE_REASONING "qwen3|deepseek-r1"
+
+/* 1 when the name is one of such a list. */
+int outparse_named(const char *list, const char *name);
+
 struct outparse_rules {
     int tools, reasoning; /* 1: look for it */
     int inside;           /* 1: the text begins inside the reasoning */

@@ -37,6 +37,9 @@ static void kinds(void **state)
          "mis"},
         {"custom-tis-function-path", "miles.backends.training_utils.loss.icepop_function",
          PLUGIN_BUILTIN, "icepop"},
+        {"custom-generate-function-path", "miles.rollout.generate_hub.agentic_tool_call.generate",
+         PLUGIN_BUILTIN, "agent"},
+        {"custom-generate-function-path", "mine.agentic_tool_call.generate", PLUGIN_PYTHON, NULL},
         {"data-source-path", "miles.rollout.data_source.RolloutDataSourceWithBuffer",
          PLUGIN_BUILTIN, "dataset"},
     };

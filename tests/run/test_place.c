@@ -200,6 +200,46 @@ static void words(void **state)
     cmdline_fini(&w);
 }
 
+static void expect_router(const char *flags, const char *want)
+{
+    char line[1000], all[1000];
+    struct cmdline w;
+
+    snprintf(line, sizeof line, "--rollout-num-gpus 2 --use-miles-router %s", flags);
+    assert_ok(run(line), &e);
+    place_router_words(&p, &w);
+    snprintf(all, sizeof all,
+             "router --router-request-timeout-secs 14400 --router-health-check-interval-secs 30%s",
+             want);
+    assert_string_equal(joined(&w), all);
+    cmdline_fini(&w);
+}
+
+/* Requests of a session go to the engine that has its prefix, unless a policy was chosen. */
+static void sessions_stay(void **state)
+{
+    static const char agent[] = "--custom-agent-function-path a.b";
+    char line[200];
+
+    (void)state;
+    expect_router("", "");
+    expect_router(agent, " --router-policy manual --router-assignment-mode min_load");
+    expect_router("--use-session-server",
+                  " --router-policy manual --router-assignment-mode min_load");
+    snprintf(line, sizeof line, "%s --router-assignment-mode random", agent);
+    expect_router(line, " --router-policy manual --router-assignment-mode random");
+    snprintf(line, sizeof line, "%s --router-policy consistent_hashing", agent);
+    expect_router(line, " --router-policy consistent_hashing");
+    snprintf(line, sizeof line, "%s --sglang-router-policy cache_aware", agent);
+    expect_router(line, " --router-policy cache_aware");
+    assert_ok(run("--rollout-num-gpus 1 --sglang-tool-call-parser x --sglang-tool-call-parser y "
+                  "--sglang-enable-metrics"),
+              &e);
+    assert_string_equal(place_sglang_flag(&p, "--sglang-tool-call-parser"), "y");
+    assert_null(place_sglang_flag(&p, "--sglang-reasoning-parser"));
+    assert_null(place_sglang_flag(&p, "--sglang-enable-metrics"));
+}
+
 static void expect_url(int i, const char *want)
 {
     char *url = place_url(&p, i);
@@ -263,13 +303,10 @@ static int cleanup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(backends),
-        cmocka_unit_test(sharing),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(words),
-        cmocka_unit_test(urls),
-        cmocka_unit_test(tables_agree),
-        cmocka_unit_test(keys_are_hidden),
+        cmocka_unit_test(backends),      cmocka_unit_test(sharing),
+        cmocka_unit_test(refusals),      cmocka_unit_test(words),
+        cmocka_unit_test(sessions_stay), cmocka_unit_test(urls),
+        cmocka_unit_test(tables_agree),  cmocka_unit_test(keys_are_hidden),
     };
     return cmocka_run_group_tests(tests, NULL, cleanup);
 }

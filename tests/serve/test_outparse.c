@@ -71,9 +71,20 @@ static void test_off(void **state)
     assert_int_equal(outparse_opens("x<think>y", 9), 0);
 }
 
+static void test_names(void **state)
+{
+    (void)state;
+    assert_int_equal(outparse_named(OUTPARSE_TOOLS, "hermes"), 1);
+    assert_int_equal(outparse_named(OUTPARSE_TOOLS, "qwen"), 1);
+    assert_int_equal(outparse_named(OUTPARSE_TOOLS, "qwen25"), 1);
+    assert_int_equal(outparse_named(OUTPARSE_TOOLS, "qwen2"), 0);
+    assert_int_equal(outparse_named(OUTPARSE_TOOLS, ""), 0);
+    assert_int_equal(outparse_named(OUTPARSE_REASONING, "hermes"), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_whole_and_cut),
-                                       cmocka_unit_test(test_off)};
+                                       cmocka_unit_test(test_off), cmocka_unit_test(test_names)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
