@@ -7,7 +7,8 @@
 #include "cli/known_flags.h"
 #include "rl/agent_opts.h"
 #include "rl/train_opts.h"
-#include "serve/servekit.h"
+#include "serve/printable.h"
+#include "text/tokenizer.h"
 
 static struct conf *c;
 static struct train_opts o;
@@ -102,7 +103,7 @@ static void families(void **state)
     assert_string_equal(f.end, "<|im_end|>");
 
     buf_init(&b, 1 << 20);
-    servekit_tokenizer(&b);
+    printable_tokenizer(&b);
     assert_ok(tokenizer_open(b.data, &tok, &e), &e);
     buf_fini(&b);
     assert_int_equal(agent_opts_fits(&f, tok, &e), STATUS_INPUT);

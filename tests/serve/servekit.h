@@ -16,6 +16,7 @@
 #include "net/netpeer.h"
 #include "net/sse.h"
 #include "serve/api.h"
+#include "serve/printable.h"
 #include "text/tokenizer.h"
 
 enum { SERVEKIT_VOCAB = 97, SERVEKIT_CONTEXT = 256 };
@@ -34,30 +35,6 @@ static const char servekit_template[] =
     "{% if enable_thinking is defined %}think:{{ enable_thinking }},{{ reasoning_effort }}{% endif "
     "%}"
     "{% if add_generation_prompt %}<s>assistant:{% endif %}";
-
-/* Every token is a printable character; 0 is the space, 1 and 2 are <s> and </s>. */
-static inline void servekit_tokenizer(struct buf *b)
-{
-    buf_str(b, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[");
-    for (int i = 1; i <= 2; i++) {
-        buf_printf(b,
-                   "%s{\"id\":%d,\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,"
-                   "\"rstrip\":false,\"normalized\":false,\"special\":true}",
-                   i > 1 ? "," : "", i, i == 1 ? "<s>" : "</s>");
-    }
-    buf_str(b, "],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\","
-               "\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":false},"
-               "\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\","
-               "\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":true},"
-               "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,"
-               "\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,"
-               "\"fuse_unk\":false,\"byte_fallback\":false,\"merges\":[],"
-               "\"vocab\":{\"\xc4\xa0\":0,\"<s>\":1,\"</s>\":2");
-    for (int c = '!'; c <= '~'; c++) {
-        buf_printf(b, ",\"%s%c\":%d", c == '"' || c == '\\' ? "\\" : "", c, 3 + c - '!');
-    }
-    buf_str(b, "}}}");
-}
 
 static inline int servekit_setup(void **state)
 {
@@ -91,7 +68,7 @@ static inline void servekit_start(struct servekit *k, const struct api_opts *opt
         sharedmodel_attach(&k->m, servekit_dir[0], servekit_fd, "auto", 2);
     }
     buf_init(&b, 1 << 20);
-    servekit_tokenizer(&b);
+    printable_tokenizer(&b);
     assert_ok(tokenizer_open(b.data, &k->tok, &e), &e);
     buf_fini(&b);
     if (opts) {

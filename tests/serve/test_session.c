@@ -19,7 +19,7 @@ static int setup(void **state)
 
     (void)state;
     buf_init(&b, 1 << 20);
-    servekit_tokenizer(&b);
+    printable_tokenizer(&b);
     assert_int_equal(tokenizer_open(b.data, &tok, &e), 0);
     assert_int_equal(chat_template_new(template_text, &chat, &e), 0);
     buf_fini(&b);

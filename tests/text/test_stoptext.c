@@ -29,7 +29,7 @@ static void test_cases(void **state)
 
     (void)state;
     buf_init(&b, 1 << 20);
-    servekit_tokenizer(&b);
+    printable_tokenizer(&b);
     assert_ok(tokenizer_open(b.data, &tok, &e), &e);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct stoptext_stop stops[3];
