@@ -94,15 +94,15 @@ static int chatmsg_is_role(const char *role)
 int chatmsg_messages(const json_t *body, json_t **out, struct err *e)
 {
     const json_t *v = jfield_get(body, "messages");
-    json_t *m;
+    json_t *list, *m;
     size_t i;
     int rc = STATUS_OK;
 
     if (!json_is_array(v) || json_array_size(v) == 0) {
         return ERR(e, STATUS_INPUT, "messages is not a list with at least one message");
     }
-    *out = json_deep_copy(v);
-    json_array_foreach(*out, i, m)
+    list = json_deep_copy(v);
+    json_array_foreach(list, i, m)
     {
         const char *role = json_string_value(json_object_get(m, "role"));
         if (!role) {
@@ -114,10 +114,11 @@ int chatmsg_messages(const json_t *body, json_t **out, struct err *e)
         rc = rc ? rc : chatmsg_content(m, role, i, e);
         rc = rc ? rc : chatmsg_past_calls(m, i, e);
         if (rc != STATUS_OK) {
-            json_decref(*out);
+            json_decref(list);
             return rc;
         }
     }
+    *out = list;
     return STATUS_OK;
 }
 
