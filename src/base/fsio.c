@@ -419,6 +419,35 @@ int fsio_mkdirs(const char *path, struct err *e)
     return rc;
 }
 
+char *fsio_nearest(const char *path)
+{
+    char *p = mem_strdup(path), *slash;
+
+    while (fsio_sys_kind(p, 1) == FSIO_NOTHING && errno == ENOENT) {
+        slash = strrchr(p, '/');
+        if (!slash) { /* the first name of a relative path */
+            mem_free(p);
+            return mem_strdup(".");
+        }
+        slash[slash == p] = 0;
+    }
+    return p;
+}
+
+int fsio_may_write(const char *dir, struct err *e)
+{
+    char *p = fsio_nearest(dir);
+    enum fsio_kind kind = fsio_sys_kind(p, 1);
+    int rc = STATUS_OK;
+
+    errno = kind == FSIO_FILE || kind == FSIO_OTHER ? ENOTDIR : errno;
+    if (kind != FSIO_FOLDER || (!fsio_sys_simulated(p) && access(p, W_OK | X_OK) != 0)) {
+        rc = ERR(e, STATUS_INPUT, "cannot write in %s: %s", p, strerror(errno));
+    }
+    mem_free(p);
+    return rc;
+}
+
 int fsio_rename_dir(const char *from, const char *to, struct err *e)
 {
     if (fsio_sys_rename(from, to) != 0) {

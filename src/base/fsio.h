@@ -39,6 +39,9 @@ int fsio_out_commit(struct fsio_out *o, struct err *e); /* closes in any case */
 void fsio_out_abort(struct fsio_out *o);                /* closes and removes the temporary file */
 
 int fsio_mkdirs(const char *path, struct err *e);                     /* like mkdir -p */
+/* STATUS_INPUT when the folder, or the nearest above it that is there, is none that this user may
+ * write in: what no waiting mends. */
+int fsio_may_write(const char *dir, struct err *e);
 int fsio_rename_dir(const char *from, const char *to, struct err *e); /* and syncs the parent */
 /* Puts folder `from` in the place of `to` in one step, so that `to` is the old or the new one at
  * every instant; the old contents are removed afterwards. `to` need not exist. */
@@ -54,6 +57,8 @@ int fsio_list(const char *path, struct fsio_names *out, struct err *e);
 void fsio_names_fini(struct fsio_names *l);
 int fsio_is_dir(const char *path);
 int fsio_is_file(const char *path);
+/* The path, or the nearest above it that is there; free with mem_free. */
+char *fsio_nearest(const char *path);
 /* Bytes that this user may still write where path is; -1 when the system does not say. */
 int64_t fsio_room(const char *path);
 /* 1: the file system is behind a network, or behind a program of its own. */

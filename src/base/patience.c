@@ -3,7 +3,6 @@
 #include "base/patience.h"
 
 #include <stdatomic.h>
-#include <string.h>
 
 #include "base/fsio.h"
 #include "base/log.h"
@@ -23,17 +22,11 @@ void patience_set(const struct world *w, double most_s)
     atomic_store(&patience_most, most_s);
 }
 
-/* The nearest folder that is there. */
 static int64_t patience_room(const char *path)
 {
-    char *p = mem_strdup(path);
+    char *p = fsio_nearest(path);
     int64_t room = fsio_room(p);
-    char *slash;
 
-    while (room < 0 && (slash = strrchr(p, '/')) && slash != p) {
-        *slash = 0;
-        room = fsio_room(p);
-    }
     mem_free(p);
     return room;
 }
@@ -78,4 +71,18 @@ int patience_again(struct patience *p, int rc, const char *path, struct err *e)
         world_sleep(w, 0.02);
     }
     return 1;
+}
+
+int patience_mkdirs(const char *path, struct err *e)
+{
+    struct patience wait = {0};
+    int rc = fsio_may_write(path, e);
+
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    do {
+        rc = fsio_mkdirs(path, e);
+    } while (patience_again(&wait, rc, path, e));
+    return rc;
 }

@@ -24,5 +24,7 @@ void patience_set(const struct world *w, double most_s);
  * another failure, the time is over, or the user asks to stop; e then still tells the cause. Any
  * thread. */
 int patience_again(struct patience *p, int rc, const char *path, struct err *e);
+/* fsio_mkdirs that waits for room. A place where this user may not write is refused at once. */
+int patience_mkdirs(const char *path, struct err *e);
 
 #endif

@@ -8,6 +8,7 @@
 #include "base/fsio.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/patience.h"
 #include "base/plugin.h"
 #include "base/status.h"
 #include "base/thread.h"
@@ -381,6 +382,17 @@ static int train_open_durable(struct train *t, struct err *e)
     return rc;
 }
 
+static int train_dump_tokenizer(const struct train *t, struct err *e)
+{
+    struct patience wait = {0};
+    int rc;
+
+    do {
+        rc = details_tokenizer(&t->o, t->file, e);
+    } while (patience_again(&wait, rc, t->o.dump_details, e));
+    return rc;
+}
+
 static int train_open_run(struct train *t, struct err *e)
 {
     const struct train_opts *o = &t->o;
@@ -418,7 +430,7 @@ static int train_open_run(struct train *t, struct err *e)
                               .from = t->start,
                               .one_step = o->num_steps_per_rollout == 1};
         rc = watch_open(&t->watching, &r, &t->watch, e);
-        rc = rc == STATUS_OK ? details_tokenizer(o, t->file, e) : rc;
+        rc = rc == STATUS_OK ? train_dump_tokenizer(t, e) : rc;
     }
     json_decref(config);
     json_decref(manifest);
@@ -709,7 +721,7 @@ static void train_close(struct train *t, int rc)
 /* A folder for checkpoints, without what a killed run left; NULL: none. */
 static int train_folder(const char *dir, struct err *e)
 {
-    int rc = dir ? fsio_mkdirs(dir, e) : STATUS_OK;
+    int rc = dir ? patience_mkdirs(dir, e) : STATUS_OK;
     return rc == STATUS_OK && dir ? ckpt_clean(dir, e) : rc;
 }
 

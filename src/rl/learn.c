@@ -9,6 +9,7 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/metric.h"
+#include "base/patience.h"
 #include "base/status.h"
 #include "base/world.h"
 #include "num/exact.h"
@@ -628,7 +629,12 @@ static int learn_write_down(struct learn *l, const struct learn_work *w, struct 
                               .raw = w->raw,
                               .shaped = w->shaped,
                               .n = w->n};
-    int rc = details_train(l->c.o, &d, e);
+    struct patience wait = {0};
+    int rc;
+
+    do {
+        rc = details_train(l->c.o, &d, e);
+    } while (patience_again(&wait, rc, l->c.o->save_debug_train_data, e));
     return rc == STATUS_OK ? stephash_data(&l->hash, &r, e) : rc;
 }
 

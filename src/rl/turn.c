@@ -11,6 +11,7 @@
 #include "base/conf.h"
 #include "base/mem.h"
 #include "base/metric.h"
+#include "base/patience.h"
 #include "base/rng.h"
 #include "base/status.h"
 #include "base/world.h"
@@ -529,6 +530,35 @@ static void turn_end_eval(struct turn *t, struct sample **s, int n)
     }
 }
 
+/* --save-debug-rollout-data. */
+static int turn_dump(const struct turn *t, struct sample *const *s, int n, struct err *e)
+{
+    const char *template_ = t->c->o->save_debug_rollout_data;
+    char *path = template_ ? turn_path(t, template_) : NULL;
+    struct patience wait = {0};
+    int rc = STATUS_OK;
+
+    if (path) {
+        do {
+            rc = dump_write(path, t->id, s, n, e);
+        } while (patience_again(&wait, rc, path, e));
+        mem_free(path);
+    }
+    return rc;
+}
+
+/* --save-debug-trajectory-data. */
+static int turn_talk(const struct turn *t, struct sample *const *s, int n, struct err *e)
+{
+    struct patience wait = {0};
+    int rc;
+
+    do {
+        rc = details_trajectory(t->c->o, t->id, s, n, e);
+    } while (patience_again(&wait, rc, t->c->o->save_debug_trajectory_data, e));
+    return rc;
+}
+
 /* What a rollout function of the user's has made. */
 static int turn_tick_asked(struct turn *t, struct err *e)
 {
@@ -553,13 +583,8 @@ static int turn_tick_asked(struct turn *t, struct err *e)
         metric_put(t->row, full, json_number_value(value));
     }
     extend_rolled_free(&r);
-    if (t->c->o->save_debug_rollout_data) {
-        char *path = turn_path(t, t->c->o->save_debug_rollout_data);
-        rc = dump_write(path, t->id, t->given, t->ngiven, e);
-        mem_free(path);
-    }
     t->whole = 1;
-    return rc;
+    return turn_dump(t, t->given, t->ngiven, e);
 }
 
 int turn_tick(struct turn *t, struct err *e)
@@ -588,18 +613,12 @@ int turn_tick(struct turn *t, struct err *e)
     } else {
         rc = turn_end_rollout(t, s, n, e);
     }
-    if (rc == STATUS_OK && t->c->o->save_debug_rollout_data) {
-        char *path = turn_path(t, t->c->o->save_debug_rollout_data);
-        rc = dump_write(path, t->id, s, n, e);
-        mem_free(path);
-    }
+    rc = rc == STATUS_OK ? turn_dump(t, s, n, e) : rc;
     if (rc == STATUS_OK && t->eval < 0 && t->c->o->debug_rollout_print_every > 0 &&
         t->id % t->c->o->debug_rollout_print_every == 0) {
         dump_print(t->id, s, n);
     }
-    if (rc == STATUS_OK && t->eval < 0) {
-        rc = details_trajectory(t->c->o, t->id, s, n, e);
-    }
+    rc = rc == STATUS_OK && t->eval < 0 ? turn_talk(t, s, n, e) : rc;
     t->whole = 1;
     return rc;
 }

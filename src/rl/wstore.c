@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "base/patience.h"
 #include "base/status.h"
 #include "rl/wsync.h"
 
@@ -64,7 +65,7 @@ int wstore_open(const struct wstore_opts *o, struct wstore **out, struct err *e)
     s->chunks = fsio_join(dir, "chunks");
     map_init(&s->held);
     rc = wstore_clean(s, e);
-    rc = rc ? rc : fsio_mkdirs(s->chunks, e);
+    rc = rc ? rc : patience_mkdirs(s->chunks, e);
     if (rc != STATUS_OK) {
         wstore_close(s);
         return rc;

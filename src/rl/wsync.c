@@ -12,18 +12,19 @@
 #include "base/log.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "base/patience.h"
 #include "base/status.h"
 
 int wsync_home(const char *dir, char **out, struct err *e)
 {
-    int rc = fsio_mkdirs(dir, e);
+    int rc = patience_mkdirs(dir, e);
     char *real;
 
     if (rc != STATUS_OK) {
         return rc;
     }
     real = realpath(dir, NULL);
-    if (!real || access(real, W_OK | X_OK) != 0) {
+    if (!real) {
         rc = ERR(e, STATUS_IO, "weights cannot be written to %s: %s", dir, strerror(errno));
     } else {
         *out = mem_strdup(real);

@@ -10,6 +10,7 @@
 #include "base/fsio.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/patience.h"
 #include "base/status.h"
 #include "base/world.h"
 #include "model/weights.h"
@@ -60,7 +61,7 @@ static int engines_disk_dir(struct engines *g, struct err *e)
     const struct place_opts *p = g->o.place;
     char *dir = p->disk_dir ? mem_strdup(p->disk_dir) : fsio_join(g->o.run_dir, "weights");
     char full[PATH_MAX];
-    int rc = fsio_mkdirs(dir, e);
+    int rc = patience_mkdirs(dir, e);
 
     if (rc == STATUS_OK && !realpath(dir, full)) {
         rc = ERR(e, STATUS_IO, "cannot find %s", dir);

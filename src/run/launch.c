@@ -19,6 +19,7 @@
 #include "base/fsio.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/patience.h"
 #include "base/proc.h"
 #include "base/status.h"
 #include "run/cmdline.h"
@@ -532,7 +533,7 @@ int launch_open(const struct launch_opts *o, struct launch **out, struct err *e)
 {
     struct launch *l = mem_alloc(sizeof *l);
     struct cmdline trial = {0};
-    int rc = fsio_mkdirs(o->log_dir, e);
+    int rc = patience_mkdirs(o->log_dir, e);
 
     setenv("MILES_LOG_TIMES", "1", 1); /* for their logs to be merged with ours (run/logmerge.h) */
     l->o = *o;

@@ -193,6 +193,25 @@ static int ledger_db_open(struct ledger *l, struct err *e)
     return rc;
 }
 
+/* A write, again and again while the disk refuses it. After one that failed the database is opened
+ * anew. */
+static int ledger_patiently(struct ledger *l,
+                            int (*write)(struct ledger *l, const void *arg, struct err *e),
+                            const void *arg, struct err *e)
+{
+    struct patience wait = {0};
+    int rc;
+
+    do {
+        rc = l->db ? STATUS_OK : ledger_db_open(l, e);
+        rc = rc ? rc : write(l, arg, e);
+        if (rc != STATUS_OK && l->db) {
+            ledger_db_close(l);
+        }
+    } while (patience_again(&wait, rc, l->path, e));
+    return rc;
+}
+
 /* Runs a statement that gives no rows. */
 static int ledger_step(struct ledger *l, sqlite3_stmt *st, struct err *e)
 {
@@ -379,13 +398,13 @@ static int ledger_write_row(struct ledger *l, const struct ledger_row *r, struct
 }
 
 /* All rows that wait, in one transaction. */
-static int ledger_write(struct ledger *l, struct err *e)
+static int ledger_write(struct ledger *l, const void *arg, struct err *e)
 {
     sqlite3_stmt *st;
     int64_t segment, length;
-    int rc = l->db ? STATUS_OK : ledger_db_open(l, e);
+    int rc = ledger_exec(l, "BEGIN IMMEDIATE", e);
 
-    rc = rc ? rc : ledger_exec(l, "BEGIN IMMEDIATE", e);
+    (void)arg;
     for (size_t i = 0; rc == STATUS_OK && i < l->nrows; i++) {
         rc = ledger_write_row(l, &l->rows[i], e);
     }
@@ -397,11 +416,7 @@ static int ledger_write(struct ledger *l, struct err *e)
         rc = ledger_step(l, st, e);
     }
     ledger_point(l);
-    rc = rc ? rc : ledger_exec(l, "COMMIT", e);
-    if (rc != STATUS_OK && l->db) {
-        ledger_db_close(l);
-    }
-    return rc;
+    return rc ? rc : ledger_exec(l, "COMMIT", e);
 }
 
 static double ledger_clock(void)
@@ -428,10 +443,7 @@ static int ledger_commit(struct ledger *l, struct err *e)
         return rc;
     }
     ledger_point(l);
-    wait = (struct patience){0};
-    do {
-        rc = ledger_write(l, e);
-    } while (patience_again(&wait, rc, l->path, e));
+    rc = ledger_patiently(l, ledger_write, NULL, e);
     if (rc == STATUS_OK) {
         ledger_drop_rows(l);
         ledger_point(l);
@@ -546,37 +558,25 @@ static int64_t ledger_needless(struct ledger *l, int64_t rollout)
     return upto;
 }
 
-static int ledger_prune_once(struct ledger *l, int64_t rollout, struct err *e)
+static int ledger_prune_once(struct ledger *l, const void *arg, struct err *e)
 {
+    int64_t rollout = *(const int64_t *)arg;
+    long long entries = ledger_needless(l, rollout);
     char text[320];
-    int rc = l->db ? STATUS_OK : ledger_db_open(l, e);
-    long long entries = rc == STATUS_OK ? ledger_needless(l, rollout) : 0;
+    int rc;
 
     snprintf(text, sizeof text,
              "BEGIN IMMEDIATE; DELETE FROM answers WHERE rollout<=%lld;"
              "DELETE FROM rewards WHERE rollout<=%lld; DELETE FROM decisions WHERE rollout<=%lld;"
              "DELETE FROM events WHERE rollout<=%lld AND kind<>'saved'; COMMIT",
              entries, entries, (long long)rollout, (long long)rollout);
-    rc = rc ? rc : ledger_exec(l, text, e);
-    rc = rc ? rc : ledger_prune_segments(l, e);
-    if (rc != STATUS_OK && l->db) {
-        ledger_db_close(l);
-    }
-    return rc;
+    rc = ledger_exec(l, text, e);
+    return rc ? rc : ledger_prune_segments(l, e);
 }
 
 static int ledger_prune(struct ledger *l, int64_t rollout, struct err *e)
 {
-    struct patience wait = {0};
-    int rc;
-
-    if (l->o.closed) {
-        return STATUS_OK;
-    }
-    do {
-        rc = ledger_prune_once(l, rollout, e);
-    } while (patience_again(&wait, rc, l->path, e));
-    return rc;
+    return l->o.closed ? STATUS_OK : ledger_patiently(l, ledger_prune_once, &rollout, e);
 }
 
 /* ---- the journal ---- */
@@ -669,15 +669,18 @@ static int ledger_begin(struct ledger *l, struct err *e)
     return rc;
 }
 
-int ledger_started(struct ledger *l, int64_t rollout, struct err *e)
+static int ledger_first_rollout(struct ledger *l, const void *arg, struct err *e)
 {
     char text[128];
-    if (l->o.closed) {
-        return STATUS_OK;
-    }
+
     snprintf(text, sizeof text, "UPDATE attempts SET first_rollout=%lld WHERE id=%lld",
-             (long long)rollout, (long long)l->attempt);
+             (long long)*(const int64_t *)arg, (long long)l->attempt);
     return ledger_exec(l, text, e);
+}
+
+int ledger_started(struct ledger *l, int64_t rollout, struct err *e)
+{
+    return l->o.closed ? STATUS_OK : ledger_patiently(l, ledger_first_rollout, &rollout, e);
 }
 
 int64_t ledger_attempt(const struct ledger *l)
@@ -685,8 +688,13 @@ int64_t ledger_attempt(const struct ledger *l)
     return l->attempt;
 }
 
-int ledger_set(struct ledger *l, const char *name, const char *value, struct err *e)
+struct ledger_value {
+    const char *name, *value;
+};
+
+static int ledger_set_once(struct ledger *l, const void *arg, struct err *e)
 {
+    const struct ledger_value *v = arg;
     sqlite3_stmt *st;
     int rc;
 
@@ -694,11 +702,16 @@ int ledger_set(struct ledger *l, const char *name, const char *value, struct err
         SQLITE_OK) {
         return ledger_fail(l, "write", e);
     }
-    sqlite3_bind_text(st, 1, name, -1, SQLITE_STATIC);
-    sqlite3_bind_text(st, 2, value, -1, SQLITE_STATIC);
+    sqlite3_bind_text(st, 1, v->name, -1, SQLITE_STATIC);
+    sqlite3_bind_text(st, 2, v->value, -1, SQLITE_STATIC);
     rc = ledger_step(l, st, e);
     sqlite3_finalize(st);
     return rc;
+}
+
+int ledger_set(struct ledger *l, const char *name, const char *value, struct err *e)
+{
+    return ledger_patiently(l, ledger_set_once, &(struct ledger_value){name, value}, e);
 }
 
 char *ledger_get(struct ledger *l, const char *name)
@@ -764,8 +777,11 @@ static int ledger_open_segments(struct ledger *l, struct err *e)
 {
     char *dir = fsio_join(l->dir, "segments"), text[128];
     int64_t segment, length, had;
-    int rc = segfile_open(dir, &l->segments, e);
+    int rc;
 
+    segfile_close(l->segments); /* of a try before */
+    l->segments = NULL;
+    rc = segfile_open(dir, &l->segments, e);
     mem_free(dir);
     rc = rc ? rc : ledger_number(l, "SELECT max(id) FROM segments", &segment, e);
     rc = rc ? rc
@@ -794,16 +810,26 @@ static int ledger_check_format(struct ledger *l, struct err *e)
         rc = ERR(e, STATUS_INPUT, "%s has format %s, this program writes format %s", l->path, was,
                  now);
     } else if (!was && !l->o.closed) {
-        rc = ledger_set(l, "format", now, e);
+        rc = ledger_set_once(l, &(struct ledger_value){"format", now}, e);
     }
     mem_free(was);
     return rc;
 }
 
+static int ledger_prepare(struct ledger *l, const void *arg, struct err *e)
+{
+    int rc = ledger_check_format(l, e);
+
+    (void)arg;
+    rc = rc ? rc : ledger_open_segments(l, e);
+    return rc == STATUS_OK && !l->o.closed ? ledger_begin(l, e) : rc;
+}
+
 int ledger_open(const struct ledger_opts *o, struct ledger **out, struct err *e)
 {
+    struct patience wait = {0};
     struct ledger *l;
-    int rc = o->closed ? STATUS_OK : fsio_mkdirs(o->dir, e);
+    int rc = o->closed ? STATUS_OK : patience_mkdirs(o->dir, e);
 
     if (rc == STATUS_OK && o->closed && !ledger_exists(o->dir)) {
         rc = ERR(e, STATUS_NOTFOUND, "%s has no ledger.db", o->dir);
@@ -825,13 +851,10 @@ int ledger_open(const struct ledger_opts *o, struct ledger **out, struct err *e)
                                   .prune = ledger_call_prune,
                                   .self = l,
                                   .closed = o->closed};
-    rc = runlock_take(o->dir, &l->lock, e);
-    rc = rc ? rc : ledger_db_open(l, e);
-    rc = rc ? rc : ledger_check_format(l, e);
-    rc = rc ? rc : ledger_open_segments(l, e);
-    if (rc == STATUS_OK && !o->closed) {
-        rc = ledger_begin(l, e);
-    }
+    do {
+        rc = runlock_take(o->dir, &l->lock, e);
+    } while (patience_again(&wait, rc, o->dir, e));
+    rc = rc ? rc : ledger_patiently(l, ledger_prepare, NULL, e);
     if (rc != STATUS_OK) {
         ledger_close(l, NULL);
         return rc;

@@ -38,8 +38,9 @@ struct ledger_opts {
     int64_t kill_at;
 };
 
-/* STATUS_INPUT when another process has the folder, with its name; STATUS_NOTFOUND when closed and
- * there is none. */
+/* STATUS_INPUT when another process has the folder, with its name, or it cannot be written in;
+ * STATUS_NOTFOUND when closed and there is none. Writes, this one's too, wait for room on a full
+ * disk (base/patience.h). */
 int ledger_open(const struct ledger_opts *o, struct ledger **out, struct err *e);
 /* outcome: how the attempt ended, a word or two. NULL l is fine. */
 void ledger_close(struct ledger *l, const char *outcome);

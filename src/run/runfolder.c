@@ -130,23 +130,30 @@ static int runfolder_trim(const char *path, int64_t from, struct err *e)
                                             : fsio_keep_lines(path, runfolder_keep, &from, e);
 }
 
+/* config.json, manifest.json, and of metrics.jsonl what stays. */
+static int runfolder_files(const char *dir, const json_t *config, const json_t *manifest,
+                           const char *metrics, int64_t from, struct err *e)
+{
+    int rc = runfolder_json(dir, "config.json", config, e);
+
+    rc = rc == STATUS_OK ? runfolder_json(dir, "manifest.json", manifest, e) : rc;
+    return rc == STATUS_OK ? runfolder_trim(metrics, from, e) : rc;
+}
+
 int runfolder_open(const char *dir, const json_t *config, const json_t *manifest, int64_t from,
                    struct runfolder **out, struct err *e)
 {
     struct runfolder *r = mem_alloc(sizeof *r);
     char *metrics = fsio_join(dir, "metrics.jsonl"), *log = fsio_join(dir, "log.txt");
-    int rc = fsio_mkdirs(dir, e);
+    struct patience wait = {0};
+    int rc = patience_mkdirs(dir, e);
 
     r->dir = mem_strdup(dir);
     r->metrics = -1;
     if (rc == STATUS_OK) {
-        rc = runfolder_json(dir, "config.json", config, e);
-    }
-    if (rc == STATUS_OK) {
-        rc = runfolder_json(dir, "manifest.json", manifest, e);
-    }
-    if (rc == STATUS_OK) {
-        rc = runfolder_trim(metrics, from, e);
+        do {
+            rc = runfolder_files(dir, config, manifest, metrics, from, e);
+        } while (patience_again(&wait, rc, dir, e));
     }
     if (rc == STATUS_OK) {
         r->metrics = open(metrics, O_WRONLY | O_CLOEXEC);

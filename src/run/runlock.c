@@ -40,7 +40,8 @@ int runlock_take(const char *dir, struct runlock **out, struct err *e)
     long n;
 
     if (fd < 0) {
-        rc = ERR(e, STATUS_IO, "cannot open %s: %s", path, strerror(errno));
+        rc = ERR(e, errno == EACCES || errno == EROFS ? STATUS_INPUT : STATUS_IO,
+                 "cannot open %s: %s", path, strerror(errno));
         goto out;
     }
     for (int i = 0; fsio_sys_lock(fd) != 0; i++) {

@@ -8,6 +8,7 @@
 #include "base/fsio.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/patience.h"
 #include "base/status.h"
 #include "run/hashlog.h"
 #include "run/secret.h"
@@ -136,16 +137,13 @@ static struct trackers *watch_mlflow(const struct watch_opts *o, const struct wa
     return out;
 }
 
-int watch_open(const struct watch_opts *o, const struct watch_run *r, struct watch **out,
-               struct err *e)
+static int watch_files(struct watch *w, const struct watch_opts *o, const struct watch_run *r,
+                       struct err *e)
 {
-    struct watch *w = mem_alloc(sizeof *w);
     char *hashes = fsio_join(r->dir, "hashes.jsonl"), *trace = fsio_join(r->dir, "trace.json");
     char *tb = fsio_join(r->dir, "tensorboard");
-    json_t *config = json_deep_copy(r->config);
     int rc = hashlog_open(hashes, r->from, &w->hashes, e);
 
-    secret_hide(config);
     if (rc == STATUS_OK) {
         rc = trace_open(trace, r->from > 0, &w->trace, e);
     }
@@ -157,22 +155,37 @@ int watch_open(const struct watch_opts *o, const struct watch_run *r, struct wat
         rc = tbevents_open(dir, r->one_step ? r->from : -1, &w->tb_more, e);
         mem_free(dir);
     }
-    if (rc == STATUS_OK && o->use_wandb) {
-        w->wandb = watch_wandb(o, r, config);
-    }
-    if (rc == STATUS_OK && o->use_mlflow) {
-        w->mlflow = watch_mlflow(o, r, config);
-    }
-    if (rc == STATUS_OK) {
-        *out = w;
-    } else {
-        watch_close(w);
-    }
-    json_decref(config);
     mem_free(tb);
     mem_free(trace);
     mem_free(hashes);
     return rc;
+}
+
+int watch_open(const struct watch_opts *o, const struct watch_run *r, struct watch **out,
+               struct err *e)
+{
+    struct patience wait = {0};
+    struct watch *w;
+    json_t *config;
+    int rc;
+
+    do {
+        w = mem_alloc(sizeof *w);
+        rc = watch_files(w, o, r, e);
+        if (rc != STATUS_OK) {
+            watch_close(w);
+        }
+    } while (patience_again(&wait, rc, r->dir, e));
+    if (rc != STATUS_OK) {
+        return rc;
+    }
+    config = json_deep_copy(r->config);
+    secret_hide(config);
+    w->wandb = o->use_wandb ? watch_wandb(o, r, config) : NULL;
+    w->mlflow = o->use_mlflow ? watch_mlflow(o, r, config) : NULL;
+    json_decref(config);
+    *out = w;
+    return STATUS_OK;
 }
 
 void watch_hashes(void *arg, json_t *row)

@@ -5,7 +5,8 @@
 # once undisturbed, and then again and again while it is killed: by SIGKILL at a drawn instant, at a drawn
 # point of the ledger's commits, now and then by SIGTERM, and started by the same command until it ends.
 # Then once by SIGTERM while it is too busy to obey within --stop-timeout, with the k-th write, sync or
-# rename failing, and on a disk that is full until somebody makes room. Both ways of SQLite take turns.
+# rename failing, and on a disk that is full, from the start or from a checkpoint on, until somebody makes
+# room. Both ways of SQLite take turns.
 # Every run must end like the undisturbed one: weights, optimizer state and state of the last checkpoint by
 # their bytes; the ledger's events, answers and rewards; the metrics but perf/*, eval/duration_seconds and
 # what an attempt counts of its own (rollout/engine*, rollout/wrong_version_answers). No answer or reward

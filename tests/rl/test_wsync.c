@@ -365,7 +365,7 @@ static void test_no_room(void **state)
     int rc;
 
     (void)state;
-    assert_int_equal(wsync_folder_open(&o, &s, &e), STATUS_IO);
+    assert_int_equal(wsync_folder_open(&o, &s, &e), STATUS_INPUT);
     assert_non_null(strstr(e.msg, "/dev/null"));
     kit_open(&k, dir, 1, 0);
     assert_ok(k.sync->prepare(k.sync->self, 0, &e), &e);

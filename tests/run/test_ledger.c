@@ -475,6 +475,57 @@ static void test_failing_disk(void **state)
     patience_set(NULL, 0);
 }
 
+/* The disk is full while the ledger is made: the start waits like the run, and is one start. */
+static void test_starts_on_full_disk(void **state)
+{
+    int failures = 0;
+    (void)state;
+    patience_set(&quick, 1000);
+    for (int mode = LEDGER_WAL; mode <= LEDGER_ROLLBACK; mode++) {
+        for (int op = FSIO_WRITE; op <= FSIO_SYNC; op++) {
+            for (int k = 1; k <= 40; k++) {
+                char name[64], *value;
+                struct ledger *l;
+                snprintf(name, sizeof name, "start-%d-%d-%d", mode, op, k);
+                fsio_fail_at(op, k, 1 + k % 3);
+                l = open_mode(name, mode, 0);
+                assert_ok(ledger_set(l, "foreign_checkpoint", "-1", &e), &e);
+                assert_ok(ledger_started(l, 7, &e), &e);
+                failures += fsio_fails(op) ? 0 : 1;
+                fsio_fail_at(op, 0, 0);
+                assert_int_equal(ledger_attempt(l), 1);
+                value = ledger_get(l, "foreign_checkpoint");
+                assert_string_equal(value, "-1");
+                mem_free(value);
+                ledger_close(l, "done");
+                l = open_mode(name, mode, 0);
+                assert_int_equal(ledger_attempt(l), 2);
+                ledger_close(l, "done");
+            }
+        }
+    }
+    assert_true(failures > 20);
+    patience_set(NULL, 0);
+}
+
+/* A place where nobody may write is told at once. */
+static void test_no_place(void **state)
+{
+    const char *file = fakeport_path("a-file");
+    char *dir = fsio_join(file, "run");
+    struct ledger_opts o = {.dir = dir};
+    struct ledger *l = NULL;
+    (void)state;
+    assert_ok(fsio_write_atomic(file, "x", 1, &e), &e);
+    patience_set(&quick, 1000);
+    jump = 0;
+    assert_int_equal(ledger_open(&o, &l, &e), STATUS_INPUT);
+    assert_true(jump == 0);
+    assert_non_null(strstr(e.msg, "a-file"));
+    patience_set(NULL, 0);
+    mem_free(dir);
+}
+
 /* The wait has an end, and a stop signal ends it. */
 static void test_patience_ends(void **state)
 {
@@ -506,11 +557,18 @@ static void test_patience_ends(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_found_again),  cmocka_unit_test(test_killed_anywhere),
-        cmocka_unit_test(test_damage),       cmocka_unit_test(test_one_writer),
-        cmocka_unit_test(test_decisions),    cmocka_unit_test(test_events),
-        cmocka_unit_test(test_prune),        cmocka_unit_test(test_prune_but_what_flies),
-        cmocka_unit_test(test_failing_disk), cmocka_unit_test(test_patience_ends),
+        cmocka_unit_test(test_found_again),
+        cmocka_unit_test(test_killed_anywhere),
+        cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_one_writer),
+        cmocka_unit_test(test_decisions),
+        cmocka_unit_test(test_events),
+        cmocka_unit_test(test_prune),
+        cmocka_unit_test(test_prune_but_what_flies),
+        cmocka_unit_test(test_failing_disk),
+        cmocka_unit_test(test_patience_ends),
+        cmocka_unit_test(test_starts_on_full_disk),
+        cmocka_unit_test(test_no_place),
     };
     return cmocka_run_group_tests(tests, fakeport_setup, fakeport_teardown);
 }
