@@ -2,6 +2,8 @@
 --rollout-function-path and --eval-function-path."""
 
 import asyncio
+import json
+import os
 import random
 
 from miles.rollout.base_types import RolloutFnEvalOutput, RolloutFnTrainOutput
@@ -27,7 +29,8 @@ async def generate(args, sample, sampling_params):
 
 
 class Sums(DataSource):
-    """--data-source-path: prompts that are made up as they are needed."""
+    """--data-source-path: prompts that are made up as they are needed. It keeps its place beside the
+    checkpoints, so that a run that goes on gets the prompts that follow."""
 
     def __init__(self, args):
         super().__init__(args)
@@ -50,6 +53,17 @@ class Sums(DataSource):
 
     def add_samples(self, samples):
         self.kept += samples
+
+    def place(self, rollout_id):
+        return os.path.join(self.args.save, f"sums_{rollout_id}.json")
+
+    def save(self, rollout_id):
+        with open(self.place(rollout_id), "w") as out:
+            json.dump([self.groups, self.samples], out)
+
+    def load(self, rollout_id=None):
+        with open(self.place(rollout_id)) as f:
+            self.groups, self.samples = json.load(f)
 
 
 async def one(args, sample, sampling_params):

@@ -493,7 +493,8 @@ static int train_open_samplers(struct train *t, struct err *e)
     json_object_set_new(args, "sglang_router_url", url ? json_string(url) : json_null());
     rc = t->rollout && url ? train_open_sessions(t, url, args, e) : STATUS_OK;
     rc = rc == STATUS_OK ? train_open_generate(t, args, e) : rc;
-    rc = rc == STATUS_OK ? extend_open_rollout(t->extend, args, e) : rc;
+    rc = rc == STATUS_OK ? extend_open_rollout(t->extend, args, durable_journal(&t->durable), e)
+                         : rc;
     if (rc == STATUS_OK && t->start > 0 && extend_has(t->extend, "data-source-path")) {
         rc = extend_source_load(t->extend, t->start - 1, e);
     }

@@ -83,7 +83,8 @@ static int open_hook(struct extend *x, int i, const json_t *args, struct err *e)
     }
     builtin = r.kind == PLUGIN_BUILTIN;
     plugin_ref_fini(&r);
-    return builtin ? STATUS_OK : hookcall_open(&h, &x->hook[i], e);
+    x->named[i] = !builtin && x->journal && x->journal->closed;
+    return builtin || x->named[i] ? STATUS_OK : hookcall_open(&h, &x->hook[i], e);
 }
 
 int extend_open(const struct extend_opts *o, struct extend **out, struct err *e)
@@ -103,10 +104,13 @@ int extend_open(const struct extend_opts *o, struct extend **out, struct err *e)
     return STATUS_OK;
 }
 
-int extend_open_rollout(struct extend *x, const json_t *args, struct err *e)
+int extend_open_rollout(struct extend *x, const json_t *args, struct journal *j, struct err *e)
 {
     int rc = STATUS_OK;
 
+    if (x) {
+        x->journal = j;
+    }
     for (int i = EXTEND_ROLLOUT; x && rc == STATUS_OK && i < EXTEND_NHOOKS; i++) {
         rc = open_hook(x, i, args, e);
     }
@@ -121,6 +125,7 @@ void extend_close(struct extend *x)
     for (int i = 0; i < EXTEND_NHOOKS; i++) {
         hookcall_close(x->hook[i]);
     }
+    json_decref(x->known);
     mem_free(x);
 }
 
@@ -137,7 +142,7 @@ int extend_has(const struct extend *x, const char *flag)
 {
     for (int i = 0; x && i < EXTEND_NHOOKS; i++) {
         if (strcmp(table[i].flag, flag) == 0) {
-            return x->hook[i] != NULL;
+            return x->hook[i] || x->named[i];
         }
     }
     return 0;

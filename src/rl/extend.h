@@ -18,6 +18,7 @@
 struct arena;
 struct err;
 struct extend;
+struct journal;
 struct optim_hyper;
 struct sample;
 struct train_opts;
@@ -72,8 +73,9 @@ int extend_shape(struct extend *x, struct sample *const *s, int n, double *raw, 
 /* ---- rollouts: extend_rollout.c ---- */
 
 /* Opens --rollout-function-path, --eval-function-path and --data-source-path, whose functions may
- * call engines: args has their address. */
-int extend_open_rollout(struct extend *x, const json_t *args, struct err *e);
+ * call engines: args has their address. What they answer is recorded in the journal (borrowed, or
+ * NULL), and taken from there where it is recorded; in a replay they are not opened. */
+int extend_open_rollout(struct extend *x, const json_t *args, struct journal *j, struct err *e);
 
 /* The run's own prompts, for functions that ask for them; groups are lists of samples. Borrowed. */
 struct extend_feed {
@@ -93,15 +95,19 @@ struct extend_rolled {
     char *skip;      /* why there is no evaluation this time, or NULL */
 };
 /* Calls the rollout function, or that of evaluations; they may take hours, so they are polled:
- * STATUS_AGAIN until it has answered. */
-int extend_rollout_begin(struct extend *x, int64_t rollout, int evaluation, struct err *e);
+ * STATUS_AGAIN until it has answered. version is of the weights that the engines have. A function
+ * whose answer is recorded is not called: the prompts that it took are taken again. */
+int extend_rollout_begin(struct extend *x, int64_t rollout, int64_t version, int evaluation,
+                         struct err *e);
 int extend_rollout_poll(struct extend *x, int evaluation, double wait_s, struct extend_rolled *out,
                         struct err *e);
 void extend_rolled_free(struct extend_rolled *r);
 
 /* --data-source-path: n groups, each a list of samples; and its own state, kept by itself under the
- * number of a rollout. */
-int extend_source_get(struct extend *x, int64_t n, json_t **groups, struct err *e);
+ * number of a rollout. get is the `call`-th of this rollout; where its answer is recorded the
+ * source is asked too, to move on, and the recorded groups are given. */
+int extend_source_get(struct extend *x, int64_t rollout, int64_t call, int64_t n, json_t **groups,
+                      struct err *e);
 int extend_source_add(struct extend *x, json_t *groups, struct err *e); /* takes groups */
 int extend_source_save(struct extend *x, int64_t rollout, struct err *e);
 int extend_source_load(struct extend *x, int64_t rollout, struct err *e);

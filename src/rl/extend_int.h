@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "rl/extend.h"
+#include "rl/journal.h"
 
 enum extend_hook {
     EXTEND_LOSS,
@@ -33,6 +34,12 @@ struct extend {
     struct hookcall *hook[EXTEND_NHOOKS]; /* NULL: none */
     struct optim *optim;
     const struct extend_feed *feed; /* or NULL */
+    struct journal *journal;        /* or NULL */
+    int named[EXTEND_NHOOKS];       /* 1: not opened, its answers are recorded */
+    struct journal_key key;         /* of the rollout that is being made */
+    json_t *known;                  /* it is recorded: {"answer", "taken"} */
+    int64_t taken;                  /* groups of the run's prompts that its function took */
+    int told;                       /* that a data source does not repeat */
 };
 
 /* Calls hook i with argv (taken over) and gives its answer; *out NULL without a hook. */

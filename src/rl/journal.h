@@ -33,6 +33,10 @@ enum journal_event {
 #define JOURNAL_NEVENTS 9
 
 #define JOURNAL_TEACHER (-1) /* the set of an answer that a teacher gave on a trained sample */
+/* The `sample` of what a function answered for no single one (rl/memo.h): a rollout or evaluation,
+ * groups of a data source. */
+#define JOURNAL_WHOLE  (-1)
+#define JOURNAL_GROUPS (-2)
 
 /* The key of an entry. Those of answers and rewards name the sample; a decision uses of these what
  * it needs, so that no two of one rollout are the same. */

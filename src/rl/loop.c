@@ -410,11 +410,14 @@ static int loop_eval_set(struct loop *l)
 
 static int loop_eval_begin(struct loop *l, struct err *e)
 {
+    int rc;
+
     if (extend_has(l->c.extend, "eval-function-path")) {
         l->t_phase = loop_now(l);
         l->state = LOOP_EVAL_RUN;
-        return extend_rollout_begin(l->c.extend, l->rollout, 1, e) == STATUS_OK ? STATUS_AGAIN
-                                                                                : e->code;
+        l->c.engines_have = l->synced >= 0 ? l->synced : loop_version(l);
+        rc = extend_rollout_begin(l->c.extend, l->rollout, l->c.engines_have, 1, e);
+        return rc == STATUS_OK ? STATUS_AGAIN : rc;
     }
     return loop_eval_set(l);
 }

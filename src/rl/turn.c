@@ -131,7 +131,7 @@ static int turn_submit(struct turn *t, struct rollout *r, const struct prompts_g
 static int turn_source(struct turn *t, struct rollout *r, int64_t n, struct err *e)
 {
     json_t *groups = NULL;
-    int rc = extend_source_get(t->c->extend, n, &groups, e);
+    int rc = extend_source_get(t->c->extend, t->id, t->gets++, n, &groups, e);
 
     if (rc == STATUS_OK && (int64_t)json_array_size(groups) != n) {
         rc = ERR(e, STATUS_CHILD, "--data-source-path: get_samples(%lld) gave %zu groups",
@@ -401,7 +401,7 @@ int turn_begin(struct turn *t, const struct loop_cfg *c, struct buffer *buffer, 
     if (extend_has(c->extend, "rollout-function-path")) {
         t->asked = 1;
         t->drawn = 0;
-        return extend_rollout_begin(c->extend, id, 0, e);
+        return extend_rollout_begin(c->extend, id, c->engines_have, 0, e);
     }
     if (c->o->loss_type == LOSS_SFT) {
         return turn_take_sft(t, e);
@@ -584,7 +584,8 @@ static int turn_tick_asked(struct turn *t, struct err *e)
     }
     extend_rolled_free(&r);
     t->whole = 1;
-    return turn_dump(t, t->given, t->ngiven, e);
+    rc = turn_record_kept(t, t->given, t->ngiven, e);
+    return rc == STATUS_OK ? turn_dump(t, t->given, t->ngiven, e) : rc;
 }
 
 int turn_tick(struct turn *t, struct err *e)

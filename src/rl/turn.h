@@ -32,9 +32,10 @@ struct turn {
     struct stream *stream;    /* borrowed; or: */
     struct sample **given;    /* from a file, a checkpoint or the stream */
     int ngiven;
-    int asked; /* 1: a function of the user's is making the samples */
-    int drawn; /* 1: by this run's engines; 0: read from a file of the user's */
-    int whole; /* 1: the samples are there */
+    int asked;    /* 1: a function of the user's is making the samples */
+    int64_t gets; /* calls of the user's data source so far */
+    int drawn;    /* 1: by this run's engines; 0: read from a file of the user's */
+    int whole;    /* 1: the samples are there */
     double began;
     json_t *row; /* metrics; who emits it takes it */
 };

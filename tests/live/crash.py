@@ -34,8 +34,10 @@ OWN = re.compile(r"^perf/|^eval/duration_seconds$|^rollout/engine|^rollout/wrong
 
 counts = dict(kills=0, terms=0, faults=0, full_disks=0, runs=0, starts=0, diverged=0, lost_samples=0)
 counts.update(recorded_answers_asked_again=0, recorded_rewards_asked_again=0, recorded_teachers_asked_again=0)
+counts.update(recorded_rollouts_asked_again=0)
 counts.update(forced_ends=0, pauses=0, stop_s_max=0.0, replays=0)
 TEACHER_SET = -1  # of answers that a teacher gave
+WHOLE = -1  # the sample of what a function made: a whole rollout or evaluation
 
 
 def say(text):
@@ -95,7 +97,8 @@ class Run:
         counts["starts"] += 1
         self.asked = WORK / f"{self.name}.asked"
         self.calls = WORK / f"{self.name}.calls"
-        for p in (self.asked, self.calls):
+        self.rolled = WORK / f"{self.name}.calls.rolled"
+        for p in (self.asked, self.calls, self.rolled):
             p.write_text("")
         Teacher.asked.clear()
         words = COMMAND + ["--save", str(self.dir), "--ledger-mode", self.mode]
@@ -139,6 +142,9 @@ class Run:
             index, *tokens = map(int, line.split())
             ask = signed(xxhash.xxh3_64_intdigest(array.array("i", tokens).tobytes()))
             counts["recorded_rewards_asked_again"] += (index, ask) in known
+        known = {(r, e) for r, e, s, *_ in self.known["answers"] if s == WHOLE}
+        for line in self.rolled.read_text().splitlines():
+            counts["recorded_rollouts_asked_again"] += tuple(map(int, line.split())) in known
         known = {ask for _, e, _, _, _, ask in self.known["answers"] if e == TEACHER_SET}
         counts["recorded_teachers_asked_again"] += sum(ask in known for ask in Teacher.asked)
         if not (self.dir / "run" / "ledger.db").exists():
@@ -185,7 +191,7 @@ def piece(run, key, at):
         f.seek(offset)
         head, data = f.read(16), f.read(length)
     assert head[:4] == b"MSEG" and xxhash.xxh3_64_intdigest(data) == int.from_bytes(head[8:], "little")
-    if key[1] == TEACHER_SET or data[:4] == b"AMN2":
+    if key[1] == TEACHER_SET or key[2] < 0 or data[:4] == b"AMN2":
         return 0, 0, data, b""
     n, finish, asked_end = int.from_bytes(data[4:8], "little"), data[8], data[10]
     return finish, asked_end, data[24 : 24 + 4 * n], data[24 + 4 * n : 24 + 8 * n]
@@ -213,6 +219,10 @@ def compare(run, base, want):
     if len(set(trained)) != len(trained):
         bad.append("samples trained twice")
     answered = {s for _, e, s, *_ in got["answers"] if e == 0}
+    for k, at in got["answers"].items():
+        if k[1] == 0 and k[2] == WHOLE:
+            groups = json.loads(piece(run, k, at)[2])["answer"]["samples"]
+            answered |= {s["index"] for g in groups for s in g}
     lost = [x for x in kept(want["events"]) if x not in answered]
     for k in got["answers"].keys() & want["answers"].keys():
         a, b = piece(run, k, got["answers"][k]), piece(base, k, want["answers"][k])

@@ -17,7 +17,8 @@
 # COMMAND=train-async: the other command. MORE: further flags, such as "--rollout-backend miles". With
 # --fully-async among them, which takes FAULTS=0, runs are held against the replay of their own ledgers.
 # PLAIN=1: without oversampling and partial rollouts. WITH="generate teacher", or one of them: samples are
-# made by a function that calls engines; a teacher behind HTTP is asked about every sample. Ends with
+# made by a function that calls engines; a teacher behind HTTP is asked about every sample. WITH=rollout: whole
+# rollouts and evaluations are made by a function; WITH=source: prompts come from a class. Ends with
 #     kills=N terms=T faults=F full_disks=D ... diverged=0 lost_samples=0 recorded_answers_asked_again=0 ...
 
 # shellcheck source=lib.sh
@@ -49,6 +50,16 @@ case " ${WITH:-} " in *" teacher "*)
     MORE+=(--use-opd --opd-type sglang --opd-log-prob-top-k 2 --opd-top-k-strategy union)
     ;;
 esac
+case " ${WITH:-} " in *" rollout "*)
+    PLAIN=1
+    MORE+=(--rollout-backend miles --rollout-num-gpus 1 --rollout-max-prompt-len 64
+        --rollout-function-path "$WORK/reward.py:Rolled" --eval-function-path "$WORK/reward.py:Evaluated")
+    ;;
+esac
+case " ${WITH:-} " in *" source "*)
+    MORE+=(--rollout-max-prompt-len 64 --data-source-path "$ROOT/examples/python/rollouts.py:Sums")
+    ;;
+esac
 [ "${PLAIN:-0}" = 1 ] || ARGS+=(--over-sampling-batch-size 6 --partial-rollout)
 case ${MODEL:-tiny} in
 tiny)
@@ -71,9 +82,27 @@ esac
 ARGS+=(--hf-checkpoint "$MODEL")
 
 # Each call is written down, in a file of the attempt. Some rewards fail: their groups are replaced.
-cat >"$WORK/reward.py" <<'PY'
+cat >"$WORK/reward.py" <<PY
+import sys
+
+sys.path.insert(0, "$ROOT/examples/python")
+PY
+cat >>"$WORK/reward.py" <<'PY'
 import os
 import time
+
+import rollouts
+
+
+class Rolled(rollouts.Rollout):
+    async def __call__(self, input):
+        with open(os.environ["CRASH_CALLS"] + ".rolled", "a") as out:
+            out.write(f"{input.rollout_id} {int(isinstance(self, rollouts.Evaluate))}\n")
+        return await super().__call__(input)
+
+
+class Evaluated(Rolled, rollouts.Evaluate):
+    pass
 
 
 def slow_log(rollout_id, args, samples, metrics, seconds):
