@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "base/buf.h"
 #include "base/fsio.h"
@@ -365,10 +366,16 @@ int safetensors_read_i64(const struct safetensors_tensor *t, int64_t *dst, int64
     return rc;
 }
 
+uint64_t safetensors_sum(const struct safetensors *f)
+{
+    return XXH3_64bits(f->map, f->map_len);
+}
+
 /* ---- writer ---- */
 
 struct safetensors_writer {
     struct fsio_out out;
+    XXH3_state_t *sum;
     char *path;
     struct buf entries; /* "name":{...} of the tensors, comma before each */
     struct buf meta;    /* ,"key":"value" after the format */
@@ -387,6 +394,9 @@ int safetensors_writer_open(const char *path, struct safetensors_writer **out, s
         mem_free(w);
         return rc;
     }
+    w->sum = XXH3_createState();
+    ASSERT(w->sum);
+    XXH3_64bits_reset(w->sum);
     w->path = mem_strdup(path);
     buf_init(&w->entries, SAFETENSORS_MAX_HEADER - 65536);
     buf_init(&w->meta, 32768);
@@ -397,11 +407,23 @@ int safetensors_writer_open(const char *path, struct safetensors_writer **out, s
 
 static void safetensors_writer_free(struct safetensors_writer *w)
 {
+    XXH3_freeState(w->sum);
     buf_fini(&w->entries);
     buf_fini(&w->meta);
     map_fini(&w->names);
     mem_free(w->path);
     mem_free(w);
+}
+
+static int safetensors_put(struct safetensors_writer *w, const void *data, size_t n, struct err *e)
+{
+    XXH3_64bits_update(w->sum, data, n);
+    return fsio_out_write(&w->out, data, n, e);
+}
+
+uint64_t safetensors_writer_sum(const struct safetensors_writer *w)
+{
+    return XXH3_64bits_digest(w->sum);
 }
 
 int safetensors_writer_meta(struct safetensors_writer *w, const char *key, const char *value,
@@ -495,9 +517,9 @@ int safetensors_writer_begin(struct safetensors_writer *w, struct err *e)
     for (int i = 0; i < 8; i++) {
         len[i] = (uint8_t)(n >> (8 * i));
     }
-    rc = fsio_out_write(&w->out, len, 8, e);
+    rc = safetensors_put(w, len, 8, e);
     if (rc == STATUS_OK) {
-        rc = fsio_out_write(&w->out, h.data, h.len, e);
+        rc = safetensors_put(w, h.data, h.len, e);
     }
     w->begun = 1;
 out:
@@ -514,7 +536,7 @@ int safetensors_writer_write(struct safetensors_writer *w, const void *data, siz
                    (unsigned long long)w->data_bytes);
     }
     w->written += nbytes;
-    return fsio_out_write(&w->out, data, nbytes, e);
+    return safetensors_put(w, data, nbytes, e);
 }
 
 int safetensors_writer_commit(struct safetensors_writer *w, struct err *e)

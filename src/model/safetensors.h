@@ -57,6 +57,8 @@ void safetensors_close(struct safetensors *f); /* NULL is fine */
 int safetensors_count(const struct safetensors *f);
 const struct safetensors_tensor *safetensors_at(const struct safetensors *f, int i);
 const struct safetensors_tensor *safetensors_find(const struct safetensors *f, const char *name);
+/* xxh3 of all bytes of the file: that of its writer, unless it was changed since. */
+uint64_t safetensors_sum(const struct safetensors *f);
 /* The text of __metadata__'s key, NULL when there is none. */
 const char *safetensors_meta(const struct safetensors *f, const char *key);
 
@@ -83,6 +85,8 @@ int safetensors_writer_begin(struct safetensors_writer *w, struct err *e);
 /* Any chunking; the sum must be the declared size. */
 int safetensors_writer_write(struct safetensors_writer *w, const void *data, size_t nbytes,
                              struct err *e);
+/* Before the commit: xxh3 of all that was written. */
+uint64_t safetensors_writer_sum(const struct safetensors_writer *w);
 int safetensors_writer_commit(struct safetensors_writer *w, struct err *e); /* frees w always */
 void safetensors_writer_abort(struct safetensors_writer *w);                /* NULL is fine */
 

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "base/fsio.h"
 #include "base/log.h"
@@ -92,7 +93,7 @@ static int ckpt_write_part(struct safetensors_writer *f, struct optim *o, const 
 }
 
 static int ckpt_write(const char *path, struct optim *o, const struct ckpt_set *sets, int nsets,
-                      struct err *e)
+                      uint64_t *sum, struct err *e)
 {
     const struct weights *w = o->w;
     struct safetensors_writer *f;
@@ -132,7 +133,61 @@ static int ckpt_write(const char *path, struct optim *o, const struct ckpt_set *
         safetensors_writer_abort(f);
         return rc;
     }
+    *sum = safetensors_writer_sum(f);
     return safetensors_writer_commit(f, e);
+}
+
+/* ---- sums of files ---- */
+
+#define CKPT_SUMS "sums.json"
+
+static void ckpt_add_sum(json_t *sums, const char *name, uint64_t sum)
+{
+    char text[17];
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)sum);
+    json_object_set_new(sums, name, json_string(text));
+}
+
+/* What sums.json of the folder says, for json_decref; NULL: it has none. */
+static int ckpt_read_sums(const char *dir, json_t **sums, struct err *e)
+{
+    char *path = fsio_join(dir, CKPT_SUMS), *text = NULL;
+    json_error_t why;
+    size_t len;
+    int rc = STATUS_OK;
+
+    *sums = NULL;
+    if (!fsio_is_file(path)) {
+        log_warn(CKPT, "%s has no " CKPT_SUMS ": what is read there cannot be checked", dir);
+    } else {
+        rc = fsio_read(path, 4096, &text, &len, e);
+        *sums = rc == STATUS_OK ? json_loadb(text, len, 0, &why) : NULL;
+        if (rc == STATUS_OK && !json_is_object(*sums)) {
+            json_decref(*sums);
+            *sums = NULL;
+            rc = ERR(e, STATUS_FORMAT, "%s is damaged", path);
+        }
+    }
+    mem_free(text);
+    mem_free(path);
+    return rc;
+}
+
+static int ckpt_check_sum(const json_t *sums, const char *path, uint64_t sum, struct err *e)
+{
+    const char *name = strrchr(path, '/') + 1, *want;
+    char is[17];
+
+    snprintf(is, sizeof is, "%016llx", (unsigned long long)sum);
+    want = json_string_value(json_object_get(sums, name));
+    if (sums && (!want || strcmp(is, want) != 0)) {
+        return ERR(e, STATUS_FORMAT,
+                   "%s is damaged: its sum is %s, " CKPT_SUMS
+                   " has %.16s; to go on from an older checkpoint put its number into "
+                   "latest_checkpointed_iteration.txt",
+                   path, is, want ? want : "none");
+    }
+    return STATUS_OK;
 }
 
 /* One parameter's values of one kind, into buf (rows, cols). */
@@ -205,8 +260,9 @@ static int ckpt_same_param(struct optim *o, const struct ckpt_set *s, int i, con
 typedef int ckpt_param_fn(struct optim *o, const struct ckpt_set *s, int i, const float *buf,
                           const char *path, struct err *e);
 
-static int ckpt_read(const char *path, struct optim *o, const struct ckpt_set *sets, int nsets,
-                     ckpt_param_fn *fn, struct err *e)
+/* sums: of ckpt_read_sums; NULL: the file is not checked. */
+static int ckpt_read(const char *path, const json_t *sums, struct optim *o,
+                     const struct ckpt_set *sets, int nsets, ckpt_param_fn *fn, struct err *e)
 {
     const struct weights *w = o->w;
     struct safetensors *f;
@@ -225,6 +281,7 @@ static int ckpt_read(const char *path, struct optim *o, const struct ckpt_set *s
     if (!buf) {
         rc = ERR(e, STATUS_NOMEM, "no memory to read %s", path);
     }
+    rc = rc ? rc : ckpt_check_sum(sums, path, sums ? safetensors_sum(f) : 0, e);
     for (int s = 0; s < nsets; s++) {
         for (int i = 0; rc == STATUS_OK && i < w->nparams; i++) {
             rc = ckpt_fetch_param(f, path, o, &sets[s], i, buf, e);
@@ -298,16 +355,29 @@ struct ckpt_parts {
 static int ckpt_fill(void *arg, const char *tmp, struct err *e)
 {
     const struct ckpt_parts *p = arg;
-    char *path = fsio_join(tmp, "model.safetensors");
-    int rc = ckpt_write(path, p->o, &ckpt_model, 1, e);
+    char *path = fsio_join(tmp, "model.safetensors"), *text = NULL;
+    json_t *sums = json_object();
+    uint64_t sum = 0;
+    int rc = ckpt_write(path, p->o, &ckpt_model, 1, &sum, e);
 
     mem_free(path);
+    ckpt_add_sum(sums, "model.safetensors", sum);
     if (rc == STATUS_OK && p->with_optim) {
         path = fsio_join(tmp, "optim.safetensors");
-        rc = ckpt_write(path, p->o, ckpt_moments, 2, e);
+        rc = ckpt_write(path, p->o, ckpt_moments, 2, &sum, e);
         mem_free(path);
+        ckpt_add_sum(sums, "optim.safetensors", sum);
     }
-    return rc == STATUS_OK ? ckpt_write_text(tmp, "state.json", p->state, e) : rc;
+    rc = rc == STATUS_OK ? ckpt_write_text(tmp, "state.json", p->state, e) : rc;
+    ckpt_add_sum(sums, "state.json", XXH3_64bits(p->state, strlen(p->state)));
+    text = json_dumps(sums, JSON_INDENT(2) | JSON_SORT_KEYS);
+    if (rc == STATUS_OK) {
+        rc = text ? ckpt_write_text(tmp, CKPT_SUMS, text, e)
+                  : ERR(e, STATUS_NOMEM, "no memory for a checkpoint's sums");
+    }
+    free(text);
+    json_decref(sums);
+    return rc;
 }
 
 static int ckpt_make(const char *dir, int64_t iteration, struct optim *o, int with_optim,
@@ -560,49 +630,58 @@ static int ckpt_check_manifest(const json_t *have, const struct plan *p, const c
     return rc;
 }
 
-int ckpt_load(const char *dir, int64_t iteration, struct optim *o, int *with_optim, json_t **state,
-              struct err *e)
+/* state.json, checked; for json_decref. */
+static int ckpt_load_state(const char *d, const json_t *sums, json_t **out, struct err *e)
 {
-    char *d = ckpt_dir(dir, iteration, ""), *path = fsio_join(d, "state.json"), *text = NULL;
-    json_t *j = NULL, *inner;
+    char *path = fsio_join(d, "state.json"), *text = NULL;
+    json_error_t why = {0};
+    json_t *j = NULL;
     size_t len;
     int rc = fsio_read(path, 64 << 20, &text, &len, e);
 
+    rc = rc ? rc : ckpt_check_sum(sums, path, XXH3_64bits(text, len), e);
     if (rc == STATUS_OK) {
-        json_error_t je;
-        j = json_loadb(text, len, 0, &je);
+        j = json_loadb(text, len, 0, &why);
         if (!j || !json_is_object(json_object_get(j, "state"))) {
-            rc = ERR(e, STATUS_FORMAT, "%s line %d: %s", path, j ? 0 : je.line,
-                     j ? "no state object" : je.text);
+            rc = ERR(e, STATUS_FORMAT, "%s line %d: %s", path, j ? 0 : why.line,
+                     j ? "no state object" : why.text);
+            json_decref(j);
         }
     }
-    if (rc == STATUS_OK) {
-        rc = ckpt_check_manifest(json_object_get(j, "manifest"), &o->w->dev->plan, d, e);
-    }
-    if (rc == STATUS_OK) {
-        mem_free(path);
-        path = fsio_join(d, "model.safetensors");
-        rc = ckpt_read(path, o, &ckpt_model, 1, ckpt_load_param, e);
-    }
+    *out = rc == STATUS_OK ? j : NULL;
+    mem_free(text);
+    mem_free(path);
+    return rc;
+}
+
+int ckpt_load(const char *dir, int64_t iteration, struct optim *o, int *with_optim, json_t **state,
+              struct err *e)
+{
+    char *d = ckpt_dir(dir, iteration, ""), *model = fsio_join(d, "model.safetensors");
+    char *moments = fsio_join(d, "optim.safetensors");
+    json_t *j = NULL, *sums = NULL;
+    int rc = fsio_is_dir(d) ? ckpt_read_sums(d, &sums, e) : STATUS_OK;
+
+    rc = rc ? rc : ckpt_load_state(d, sums, &j, e);
+    rc = rc ? rc : ckpt_check_manifest(json_object_get(j, "manifest"), &o->w->dev->plan, d, e);
+    rc = rc ? rc : ckpt_read(model, sums, o, &ckpt_model, 1, ckpt_load_param, e);
     if (rc == STATUS_OK) {
         *with_optim = json_is_true(json_object_get(j, "with_optimizer"));
         if (*with_optim) {
-            mem_free(path);
-            path = fsio_join(d, "optim.safetensors");
-            rc = ckpt_read(path, o, ckpt_moments, 2, ckpt_load_param, e);
+            rc = ckpt_read(moments, sums, o, ckpt_moments, 2, ckpt_load_param, e);
             o->step = json_integer_value(json_object_get(j, "optimizer_step"));
         } else {
             optim_reset(o);
         }
     }
     if (rc == STATUS_OK) {
-        inner = json_object_get(j, "state");
-        *state = json_incref(inner);
+        *state = json_incref(json_object_get(j, "state"));
     }
     json_decref(j);
-    mem_free(text);
-    mem_free(path);
+    json_decref(sums);
     mem_free(d);
+    mem_free(model);
+    mem_free(moments);
     return rc;
 }
 
@@ -610,10 +689,10 @@ int ckpt_compare(const char *dir, int64_t iteration, struct optim *o, struct err
 {
     char *d = ckpt_dir(dir, iteration, ""), *model = fsio_join(d, "model.safetensors");
     char *moments = fsio_join(d, "optim.safetensors");
-    int rc = ckpt_read(model, o, &ckpt_model, 1, ckpt_same_param, e);
+    int rc = ckpt_read(model, NULL, o, &ckpt_model, 1, ckpt_same_param, e);
 
     if (rc == STATUS_OK && fsio_is_file(moments)) {
-        rc = ckpt_read(moments, o, ckpt_moments, 2, ckpt_same_param, e);
+        rc = ckpt_read(moments, NULL, o, ckpt_moments, 2, ckpt_same_param, e);
     }
     mem_free(d);
     mem_free(model);

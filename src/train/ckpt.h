@@ -3,8 +3,10 @@
  *
  *     SAVE/iter_0000012/model.safetensors     masters, f32
  *     SAVE/iter_0000012/optim.safetensors     exp_avg.NAME, exp_avg_sq.NAME, f32 or bf16
- *     SAVE/iter_0000012/state.json            iteration, optimizer step, numeric manifest, caller's
- * state SAVE/latest_checkpointed_iteration.txt  "12"
+ *     SAVE/iter_0000012/state.json            iteration, optimizer step, numeric manifest, and the
+ *                                             caller's state
+ *     SAVE/iter_0000012/sums.json             xxh3 of the files before, in hexadecimal digits
+ *     SAVE/latest_checkpointed_iteration.txt  "12"
  *
  * A checkpoint is built as iter_N.tmp and renamed when all of it is on disk; the text file follows.
  */
@@ -48,8 +50,9 @@ int ckpt_latest(const char *dir, int64_t *iteration, struct err *e);
 int ckpt_latest_of(const char *dir, int64_t stride, int64_t *iteration, struct err *e);
 /* Loads masters and moments into o (and the masters, rounded, into the weights); *state is the
  * caller's to decref. Moments in f32 are refused by an optimizer that keeps them in bf16. A
- * different numeric manifest is refused with both values. Without optimizer state in the checkpoint
- * the moments start at zero and *with_optim is 0. */
+ * different numeric manifest is refused with both values, and so is a file that is not what was
+ * written (a checkpoint without sums.json is taken as it is, with a warning). Without optimizer
+ * state in the checkpoint the moments start at zero and *with_optim is 0. */
 int ckpt_load(const char *dir, int64_t iteration, struct optim *o, int *with_optim, json_t **state,
               struct err *e);
 
