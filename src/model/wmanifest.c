@@ -238,8 +238,9 @@ static int wmanifest_parse(struct wmanifest *m, const json_t *o, struct err *e)
                    format, packing, sums, WMANIFEST_FORMAT);
     }
     if (version < 0 || changed < 0 || !wmanifest_copy_hash(m->sum, sum) ||
-        (strcmp(kind, "full") && strcmp(kind, "delta"))) {
-        return wmanifest_bad(e, "version, kind or sum are none");
+        (strcmp(kind, "full") && strcmp(kind, "delta")) ||
+        (strcmp(encoding, wmanifest_encodings[0]) && strcmp(encoding, wmanifest_encodings[1]))) {
+        return wmanifest_bad(e, "version, kind, encoding or sum are none");
     }
     m->version = version;
     m->changed = changed;

@@ -2,6 +2,7 @@
  * whole, and a manifest after its chunks, so that who finds a manifest finds everything. */
 #include "rl/wstore.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/buf.h"
@@ -43,11 +44,26 @@ static int wstore_ours(const char *name)
            (strcmp(name + n + digits, ".json") == 0 || strcmp(name + n + digits, ".json.tmp") == 0);
 }
 
-/* Manifests first: who still reads them must not find chunks missing. */
+static int wstore_is_chunk(const char *name)
+{
+    char hash[WDELTA_HASH];
+
+    snprintf(hash, sizeof hash, "%s", name);
+    return wdelta_is_hash(hash) &&
+           (!name[WDELTA_HASH - 1] || strcmp(name + WDELTA_HASH - 1, ".tmp") == 0);
+}
+
+/* Manifests first: who still reads them must not find chunks missing. What else lies there is not
+ * ours, and stays. */
 static int wstore_clean(const struct wstore *s, struct err *e)
 {
     int rc = wsync_clean(s->dir, wstore_ours, 0, e);
-    return rc ? rc : fsio_remove_tree(s->chunks, e);
+
+    if (rc == STATUS_OK && fsio_is_dir(s->chunks)) {
+        rc = wsync_clean(s->chunks, wstore_is_chunk, 0, e);
+        (void)fsio_sys_rmdir(s->chunks);
+    }
+    return rc;
 }
 
 int wstore_open(const struct wstore_opts *o, struct wstore **out, struct err *e)

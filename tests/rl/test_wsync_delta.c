@@ -243,6 +243,8 @@ static void test_damage(void **state)
         struct wmanifest *bad;
         assert_int_not_equal(wmanifest_read(data, n - cut - 1, &bad, &e), STATUS_OK);
     }
+    memcpy(strstr(data, "\"xor\""), "\"nor\"", 5); /* no encoding that is known */
+    assert_int_equal(wmanifest_read(data, n, &(struct wmanifest *){NULL}, &e), STATUS_FORMAT);
     mem_free(data);
     snprintf(path, sizeof path, "%s/chunks/%s", k.dir, m->chunks[0].hash);
     wmanifest_free(m);
@@ -333,7 +335,20 @@ static void test_collect(void **state)
     engine_close(&g);
     wsync_delta_close(k.s);
     assert_int_equal(files(k.dir, ""), 0);
+    assert_false(fsio_is_dir(chunks));
     k.s = NULL;
+    /* what others put there stays */
+    assert_ok(fsio_mkdirs(chunks, &e), &e);
+    fixture_text(chunks, "mine.txt", "x");
+    fixture_text(chunks, "00000000000000000000000000000000", "left by a killed run");
+    fixture_text(chunks, "00000000000000000000000000000000.tmp", "and this");
+    assert_ok(
+        wsync_delta_open(
+            &(struct wsync_delta_opts){.w = k.t.m.w, .full_every = 1, .store = {.dir = k.dir}},
+            &k.s, &e),
+        &e);
+    assert_int_equal(files(chunks, ""), 1);
+    assert_int_equal(files(chunks, "mine.txt"), 1);
     mem_free(chunks);
     kit_close(&k);
 }
