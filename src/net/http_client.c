@@ -132,6 +132,12 @@ static int check_url(const char *url, int *named, struct err *e)
               : ERR(e, STATUS_INPUT, "not an address of http or https: %.200s", url ? url : "");
 }
 
+int http_client_check(const char *url, struct err *e)
+{
+    int named;
+    return check_url(url, &named, e);
+}
+
 /* The headers as libcurl wants them; NULL and *rc set when one is none. */
 static struct curl_slist *make_headers(const struct http_client_request *q, int *rc, struct err *e)
 {

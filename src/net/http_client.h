@@ -101,6 +101,9 @@ struct http_client_event {
     double first_byte_s, total_s; /* since the start; the former 0 when nothing came */
 };
 
+/* STATUS_INPUT: a request to the URL could not be started. */
+int http_client_check(const char *url, struct err *e);
+
 int http_client_new(struct http_client **out, const struct http_client_opts *o, struct err *e);
 /* Ends the thread and what runs; no more events. All events must have been released. NULL is fine.
  */

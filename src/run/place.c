@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "base/thread.h"
+#include "net/http_client.h"
 #include "rl/agent_opts.h"
 #include "rl/port_http.h"
 #include "rl/train_opts.h"
@@ -19,6 +20,7 @@
 
 #define PLACE_DRAIN_S "5"  /* when a run ends, nothing is running */
 #define PLACE_QUEUE   8192 /* of `miles serve`: samples it takes at once */
+#define PLACE_URL_MAX 1024 /* bytes of an engine's address */
 
 #define O(f)    offsetof(struct place_opts, f)
 #define SECONDS "(0,1e9]"
@@ -526,20 +528,45 @@ static void place_put_url(struct buf *b, const char *host, int six)
     }
 }
 
+/* A colon and a number behind the host's name or its [number]. */
+static int place_has_port(const char *host)
+{
+    const char *end = host + strcspn(host, "/"), *colon = end;
+    int port = 0;
+
+    while (colon > host && *colon != ':' && *colon != ']') {
+        colon--;
+    }
+    for (const char *c = colon + 1; c < end && port <= 65535; c++) {
+        port = *c >= '0' && *c <= '9' ? 10 * port + *c - '0' : 65536;
+    }
+    return colon > host && *colon == ':' && port > 0 && port <= 65535;
+}
+
 int place_engine_url(const char *addr, char **url, struct err *e)
 {
     const char *host = strstr(addr, "://");
+    size_t n = strlen(addr);
     struct buf b;
+    int rc = STATUS_OK;
 
     host = host ? host + 3 : addr;
-    if (!strchr(host, ':')) {
-        return ERR(e, STATUS_INPUT, "%.200s has no port", addr);
+    for (size_t i = 0; rc == STATUS_OK && i < n; i++) {
+        if ((unsigned char)addr[i] <= ' ' || strchr("#?@", addr[i]) || i == PLACE_URL_MAX) {
+            rc = ERR(e, STATUS_INPUT, "%.200s is no address of an engine: host:port", addr);
+        }
+    }
+    if (rc == STATUS_OK && !place_has_port(host)) {
+        rc = ERR(e, STATUS_INPUT, "%.200s has no port, or one that is none", addr);
     }
     buf_init(&b, 1 << 16);
     place_put_url(&b, addr, 0);
-    *url = mem_strdup(b.data);
+    rc = rc ? rc : http_client_check(b.data, e);
+    if (rc == STATUS_OK) {
+        *url = mem_strdup(b.data);
+    }
     buf_fini(&b);
-    return STATUS_OK;
+    return rc;
 }
 
 char *place_url(const struct place_opts *p, int i)

@@ -76,7 +76,7 @@ void place_router_words(const struct place_opts *p, struct cmdline *words);
 /* Takes keys out of a dump of the options that is to be written down or shown. */
 void place_hide(json_t *options);
 /* "host:port", or that with http:// or https://, as a URL; free with mem_free. STATUS_INPUT when it
- * has no port. */
+ * is another thing, or has no port. */
 int place_engine_url(const char *addr, char **url, struct err *e);
 /* Address i of --rollout-external-engine-addrs as a URL, or of the router that is somebody else's
  * (i -1; NULL: there is none). Free with mem_free. */

@@ -262,8 +262,51 @@ static void urls(void **state)
     expect_url(-1, "http://[::1]:5");
     assert_ok(run("--rollout-num-gpus 1 --sglang-router-ip 10.0.0.1 --sglang-router-port 5"), &e);
     expect_url(-1, "http://10.0.0.1:5");
+    assert_ok(run("--rollout-external --rollout-external-engine-addrs [::1]:65535 http://c:9/d/"),
+              &e);
+    expect_url(0, "http://[::1]:65535");
+    expect_url(1, "http://c:9/d");
     assert_ok(run(""), &e);
     expect_url(-1, NULL);
+}
+
+static void no_urls(void **state)
+{
+    static const char *const none[] = {"",
+                                       "a",
+                                       ":",
+                                       ":1",
+                                       "a:",
+                                       "a:0",
+                                       "a:65536",
+                                       "a:-1",
+                                       "a:1x",
+                                       "a:b",
+                                       "a:99999999999",
+                                       "a/b:1",
+                                       "[::1]",
+                                       "http://a",
+                                       "http://:80",
+                                       "ftp://a:1",
+                                       "a:1\nb:2",
+                                       "a:1 b:2",
+                                       "a:1#there",
+                                       "u:p@a:1",
+                                       "a[b:1",
+                                       "[zz]:1",
+                                       "a:1?x=1",
+                                       "\ta:1"};
+    (void)state;
+    char far[1200] = {0};
+    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) {
+        char *url = NULL;
+        if (place_engine_url(none[i], &url, &e) != STATUS_INPUT) {
+            fail_msg("%s is taken as %s", none[i], url);
+        }
+    }
+    memset(far, 'a', sizeof far - 3);
+    memcpy(far + sizeof far - 4, ":1", 2);
+    assert_int_equal(place_engine_url(far, &(char *){NULL}, &e), STATUS_INPUT);
 }
 
 static void keys_are_hidden(void **state)
@@ -303,10 +346,11 @@ static int cleanup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(backends),      cmocka_unit_test(sharing),
-        cmocka_unit_test(refusals),      cmocka_unit_test(words),
-        cmocka_unit_test(sessions_stay), cmocka_unit_test(urls),
-        cmocka_unit_test(tables_agree),  cmocka_unit_test(keys_are_hidden),
+        cmocka_unit_test(backends),        cmocka_unit_test(sharing),
+        cmocka_unit_test(refusals),        cmocka_unit_test(words),
+        cmocka_unit_test(sessions_stay),   cmocka_unit_test(urls),
+        cmocka_unit_test(no_urls),         cmocka_unit_test(tables_agree),
+        cmocka_unit_test(keys_are_hidden),
     };
     return cmocka_run_group_tests(tests, NULL, cleanup);
 }
