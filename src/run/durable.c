@@ -18,6 +18,7 @@
 #include "rl/train_opts.h"
 #include "run/ledger.h"
 #include "run/replay.h"
+#include "run/runlock.h"
 #include "run/secret.h"
 #include "train/ckpt.h"
 
@@ -180,7 +181,8 @@ int durable_open(struct durable *d, struct train_opts *o, const char *run_dir, i
         rc = rc == STATUS_OK ? rc : err_prefix(e, "--debug-fail-io");
     }
     if (rc != STATUS_OK || !o->save || o->load_debug_rollout_data || lo.mode == LEDGER_OFF) {
-        return rc;
+        rc = rc ? rc : fsio_mkdirs(run_dir, e);
+        return rc ? rc : runlock_take(run_dir, &d->lock, e);
     }
     lo.command = command = durable_command(argc, argv);
     rc = ledger_open(&lo, &d->ledger, e);
@@ -368,6 +370,7 @@ void durable_close(struct durable *d, int rc)
     }
     port_record_close(d->port);
     ledger_close(d->ledger, rc == STATUS_OK ? "done" : status_name(rc));
+    runlock_drop(d->lock);
     patience_set(NULL, 0);
     mem_free(d->save);
     mem_free(d->critic_save);

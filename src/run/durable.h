@@ -11,7 +11,8 @@
  *
  * With --debug-replay it is a run again: nothing is saved, nobody is asked, all is compared.
  *
- * A run without --save, or with --ledger-mode off, has no ledger: all of this then does nothing. */
+ * A run without --save, or with --ledger-mode off, has no ledger: then all of this does nothing but
+ * hold the run folder's lock. */
 #ifndef RUN_DURABLE_H
 #define RUN_DURABLE_H
 
@@ -25,6 +26,7 @@ struct optim;
 struct port_record;
 struct replay;
 struct rollout_port;
+struct runlock;
 struct train_opts;
 struct world;
 
@@ -32,6 +34,7 @@ struct durable {
     struct train_opts *o;
     const struct world *world;
     struct ledger *ledger;
+    struct runlock *lock; /* of the run folder, where no ledger has it */
     struct port_record *port;
     int own; /* the run goes on from a checkpoint of its own */
     struct replay *replay;

@@ -24,6 +24,7 @@
 #include "run/fleetfile.h"
 #include "run/launch.h"
 #include "run/place.h"
+#include "run/runlock.h"
 
 #define ENGINES_SAY_S    5.0 /* until the first line while engines start, then twice that, ... */
 #define ENGINES_SAY_MOST 60.0
@@ -41,6 +42,7 @@ struct engines {
     struct wsync_delta *delta;
     char **urls; /* of somebody else's */
     char *router, *log_dir, *disk_dir;
+    struct runlock *lock; /* of --update-weight-disk-dir */
 };
 
 int engines_use(const struct place_opts *p, const struct train_opts *t)
@@ -55,7 +57,8 @@ int engines_use(const struct place_opts *p, const struct train_opts *t)
 
 /* ---- weights ---- */
 
-/* Engines have another working folder. */
+/* Engines have another working folder. What lies there from earlier runs is removed, so it must be
+ * nobody's who still runs; the run folder has a lock of its own. */
 static int engines_disk_dir(struct engines *g, struct err *e)
 {
     const struct place_opts *p = g->o.place;
@@ -68,6 +71,8 @@ static int engines_disk_dir(struct engines *g, struct err *e)
     }
     if (rc == STATUS_OK) {
         g->disk_dir = mem_strdup(full);
+        rc = p->disk_dir ? runlock_take(full, &g->lock, e) : STATUS_OK;
+        rc = rc < 0 ? err_prefix(e, "--update-weight-disk-dir") : rc;
     }
     mem_free(dir);
     return rc;
@@ -317,6 +322,7 @@ void engines_close(struct engines *g)
     wsync_shared_close(g->shared);
     wsync_folder_close(g->folder);
     wsync_delta_close(g->delta);
+    runlock_drop(g->lock);
     for (int i = 0; g->urls && i < g->o.place->nengines; i++) {
         mem_free(g->urls[i]);
     }
