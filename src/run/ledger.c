@@ -13,6 +13,7 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "base/fsio.h"
 #include "base/log.h"
@@ -25,7 +26,7 @@
 #include "run/runlock.h"
 #include "run/segfile.h"
 
-#define LEDGER_FORMAT  1
+#define LEDGER_FORMAT  2
 #define LEDGER_WAITING 65536 /* rows that may wait for a commit */
 
 static const char *const ledger_names[JOURNAL_NEVENTS] = {
@@ -42,10 +43,10 @@ static const char ledger_schema[] =
     " length INTEGER, xxh3 INTEGER, attempt INTEGER,"
     " PRIMARY KEY(rollout, eval_set, sample, start, version, ask)) WITHOUT ROWID;"
     "CREATE TABLE IF NOT EXISTS rewards(rollout INTEGER, eval_set INTEGER, sample INTEGER,"
-    " start INTEGER, version INTEGER, ask INTEGER, value TEXT, attempt INTEGER,"
+    " start INTEGER, version INTEGER, ask INTEGER, value TEXT, xxh3 INTEGER, attempt INTEGER,"
     " PRIMARY KEY(rollout, eval_set, sample, start, version, ask)) WITHOUT ROWID;"
     "CREATE TABLE IF NOT EXISTS decisions(rollout INTEGER, eval_set INTEGER, sample INTEGER,"
-    " start INTEGER, version INTEGER, ask INTEGER, value TEXT, attempt INTEGER,"
+    " start INTEGER, version INTEGER, ask INTEGER, value TEXT, xxh3 INTEGER, attempt INTEGER,"
     " PRIMARY KEY(rollout, eval_set, sample, start, version, ask)) WITHOUT ROWID;"
     "CREATE TABLE IF NOT EXISTS events(rollout INTEGER, kind TEXT, seq INTEGER, data TEXT,"
     " attempt INTEGER, PRIMARY KEY(rollout, kind, seq)) WITHOUT ROWID;"
@@ -71,16 +72,16 @@ enum ledger_stmt {
 
 static const char *const ledger_sql[LEDGER_NSTMTS] = {
     "INSERT OR REPLACE INTO answers VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11)",
-    "INSERT OR REPLACE INTO rewards VALUES(?1,?2,?3,?4,?5,?6,?7,?8)",
-    "INSERT OR REPLACE INTO decisions VALUES(?1,?2,?3,?4,?5,?6,?7,?8)",
+    "INSERT OR REPLACE INTO rewards VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9)",
+    "INSERT OR REPLACE INTO decisions VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9)",
     "INSERT OR REPLACE INTO events VALUES(?1,?2,?3,?4,?5)",
     "INSERT OR REPLACE INTO segments VALUES(?1,?2)",
     "SELECT segment, offset, length, xxh3 FROM answers" LEDGER_KEY,
-    "SELECT value FROM rewards" LEDGER_KEY,
+    "SELECT value, xxh3 FROM rewards" LEDGER_KEY,
     /* a sample of the training is one over all rollouts: what it earned is not asked twice */
-    "SELECT value FROM rewards WHERE eval_set=?2 AND sample=?3 AND start=?4 AND ask=?6"
+    "SELECT value, xxh3 FROM rewards WHERE eval_set=?2 AND sample=?3 AND start=?4 AND ask=?6"
     " ORDER BY rollout LIMIT 1",
-    "SELECT value FROM decisions" LEDGER_KEY,
+    "SELECT value, xxh3 FROM decisions" LEDGER_KEY,
     "SELECT data FROM events WHERE rollout=?1 AND kind=?2 AND seq=?3",
 };
 
@@ -137,8 +138,11 @@ static int ledger_fail(struct ledger *l, const char *what, struct err *e)
     int rc = code == SQLITE_CORRUPT || code == SQLITE_NOTADB ? STATUS_FORMAT
              : code == SQLITE_NOMEM                          ? STATUS_NOMEM
                                                              : STATUS_IO;
-    return ERR(e, rc, "cannot %s %s: %s", what, l->path,
-               l->db ? sqlite3_errmsg(l->db) : "no memory");
+    return ERR(e, rc, "cannot %s %s: %s%s", what, l->path,
+               l->db ? sqlite3_errmsg(l->db) : "no memory",
+               rc == STATUS_FORMAT ? ": it is damaged; to go on from the last checkpoint without "
+                                     "it, take it away and give --load"
+                                   : "");
 }
 
 static void ledger_db_close(struct ledger *l)
@@ -249,6 +253,14 @@ static void ledger_bind_key(sqlite3_stmt *st, const struct journal_key *k)
     sqlite3_bind_int64(st, 4, k->start);
     sqlite3_bind_int64(st, 5, k->version);
     sqlite3_bind_int64(st, 6, (int64_t)k->ask);
+}
+
+/* Of an entry, and of what it is found by: a sample's reward is found without its rollout. SQLite
+ * itself does not see a flipped bit in a value. */
+static uint64_t ledger_sum(const struct journal_key *k, const void *data, size_t n)
+{
+    int64_t by[] = {k->set, k->sample, k->start, (int64_t)k->ask};
+    return XXH3_64bits_withSeed(data, n, XXH3_64bits(by, sizeof by));
 }
 
 /* ---- recording ---- */
@@ -392,7 +404,8 @@ static int ledger_write_row(struct ledger *l, const struct ledger_row *r, struct
         } else {
             sqlite3_bind_blob(st, 7, r->text, (int)r->n, SQLITE_STATIC);
         }
-        sqlite3_bind_int64(st, 8, l->attempt);
+        sqlite3_bind_int64(st, 8, (int64_t)ledger_sum(&r->key, r->text, r->n));
+        sqlite3_bind_int64(st, 9, l->attempt);
     }
     return ledger_step(l, st, e);
 }
@@ -487,11 +500,24 @@ static int ledger_find_answer(struct ledger *l, const struct journal_key *k, voi
     return rc;
 }
 
+/* An entry that is not what was written: a reward is asked again. */
+static int ledger_damaged(struct ledger *l, enum journal_event kind, const struct journal_key *k,
+                          struct err *e)
+{
+    if (kind == JOURNAL_REWARD && !l->o.closed) {
+        log_error(LEDGER, "%s: the reward of sample %lld of rollout %lld is damaged: asked again",
+                  l->path, (long long)k->sample, (long long)k->rollout);
+        return STATUS_NOTFOUND;
+    }
+    return ERR(e, STATUS_FORMAT, "%s: a %s of rollout %lld (sample %lld) is damaged", l->path,
+               ledger_names[kind], (long long)k->rollout, (long long)k->sample);
+}
+
 static int ledger_find(struct ledger *l, enum journal_event kind, const struct journal_key *k,
                        void **data, size_t *n, struct err *e)
 {
     sqlite3_stmt *st;
-    int step, rc = l->db ? STATUS_OK : ledger_db_open(l, e);
+    int step, whole = 1, rc = l->db ? STATUS_OK : ledger_db_open(l, e);
 
     if (rc != STATUS_OK) {
         return rc;
@@ -507,12 +533,13 @@ static int ledger_find(struct ledger *l, enum journal_event kind, const struct j
     if (step == SQLITE_ROW) {
         const void *p = sqlite3_column_blob(st, 0);
         *n = (size_t)sqlite3_column_bytes(st, 0);
-        *data = mem_alloc(*n + 1);
-        memcpy(*data, *n ? p : "", *n);
+        whole = ledger_sum(k, p, *n) == (uint64_t)sqlite3_column_int64(st, 1);
+        *data = whole ? mem_alloc(*n + 1) : NULL;
+        memcpy(*data, *n ? p : "", whole ? *n : 0);
     }
     sqlite3_reset(st);
-    return step == SQLITE_ROW    ? STATUS_OK
-           : step == SQLITE_DONE ? STATUS_NOTFOUND
+    return step == SQLITE_ROW    ? whole ? STATUS_OK : ledger_damaged(l, kind, k, e)
+              : step == SQLITE_DONE ? STATUS_NOTFOUND
                                  : ledger_fail(l, "read", e);
 }
 
@@ -832,7 +859,8 @@ int ledger_open(const struct ledger_opts *o, struct ledger **out, struct err *e)
     int rc = o->closed ? STATUS_OK : patience_mkdirs(o->dir, e);
 
     if (rc == STATUS_OK && o->closed && !ledger_exists(o->dir)) {
-        rc = ERR(e, STATUS_NOTFOUND, "%s has no ledger.db", o->dir);
+        rc = ERR(e, STATUS_NOTFOUND, "%s has no ledger.db: a run without --save records nothing",
+                 o->dir);
     }
     if (rc != STATUS_OK) {
         return rc;

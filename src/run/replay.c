@@ -104,20 +104,24 @@ static int replay_read(struct replay *r, const char *path, int64_t first, struct
 {
     char *text, *line, *end;
     size_t len;
-    int rc = fsio_read(path, (size_t)1 << 32, &text, &len, e);
+    int number = 1, rc = fsio_read(path, (size_t)1 << 32, &text, &len, e);
 
     if (rc != STATUS_OK) {
         return rc;
     }
-    for (line = text; (end = strchr(line, '\n')); line = end + 1) {
+    /* the end of a line that was being written when the run was killed is no row */
+    for (line = text; rc == STATUS_OK && (end = memchr(line, '\n', len - (size_t)(line - text)));
+         line = end + 1, number++) {
         json_t *row = json_loadb(line, (size_t)(end - line), 0, NULL);
-        if (row && replay_step(row) >= first) {
+        if (!row) {
+            rc = ERR(e, STATUS_FORMAT, "%s, line %d is damaged: no row of metrics", path, number);
+        } else if (replay_step(row) >= first) {
             json_array_append(r->rows, row);
         }
         json_decref(row);
     }
     mem_free(text);
-    return STATUS_OK;
+    return rc;
 }
 
 int replay_open(const char *run, const char *save, int64_t first, struct replay **out,

@@ -275,6 +275,52 @@ static void test_damage(void **state)
     log_set_level(LOG_ERROR);
 }
 
+/* The one place of the file that has the text: a bit of its last byte. */
+static void flip_in_file(const char *path, const char *text)
+{
+    char *data, *at;
+    size_t n;
+
+    assert_ok(fsio_read(path, 1 << 24, &data, &n, &e), &e);
+    at = memmem(data, n, text, strlen(text));
+    assert_non_null(at);
+    at[strlen(text) - 1] ^= 8;
+    assert_ok(fsio_write_atomic(path, data, n, &e), &e);
+    mem_free(data);
+}
+
+/* SQLite does not see what changed in a value. A reward is asked again; a decision cannot be. */
+static void test_damaged_values(void **state)
+{
+    struct ledger *l = open_mode("values", LEDGER_ROLLBACK, 0);
+    struct journal *j = ledger_journal(l);
+    struct journal_key k = key_of(1), other = key_of(2);
+    void *p = NULL;
+    size_t n;
+    (void)state;
+    log_set_level(LOG_ERROR + 1);
+    assert_ok(j->put(j->self, JOURNAL_REWARD, &k, "{\"reward\":0.25}", 15, &e), &e);
+    assert_ok(j->put(j->self, JOURNAL_REWARD, &other, "{\"reward\":1}", 12, &e), &e);
+    assert_ok(j->put(j->self, JOURNAL_DECISION, &k, "arrived 3", 9, &e), &e);
+    ledger_close(l, "done");
+    flip_in_file(fakeport_path("values/ledger.db"), "reward\":0");
+    flip_in_file(fakeport_path("values/ledger.db"), "arrived 3");
+    l = open_mode("values", LEDGER_ROLLBACK, 0);
+    j = ledger_journal(l);
+    assert_ok(j->find(j->self, JOURNAL_REWARD, &other, &p, &n, &e), &e);
+    assert_string_equal(p, "{\"reward\":1}");
+    mem_free(p);
+    assert_int_equal(j->find(j->self, JOURNAL_REWARD, &k, &p, &n, &e), STATUS_NOTFOUND);
+    assert_int_equal(j->find(j->self, JOURNAL_DECISION, &k, &p, &n, &e), STATUS_FORMAT);
+    assert_non_null(strstr(e.msg, "values/ledger.db: a decision of rollout"));
+    assert_ok(j->put(j->self, JOURNAL_REWARD, &k, "{\"reward\":0.25}", 15, &e), &e);
+    assert_ok(j->commit(j->self, &e), &e);
+    assert_ok(j->find(j->self, JOURNAL_REWARD, &k, &p, &n, &e), &e);
+    mem_free(p);
+    ledger_close(l, "done");
+    log_set_level(LOG_ERROR);
+}
+
 static void test_one_writer(void **state)
 {
     struct ledger *l = open_mode("lock", LEDGER_AUTO, 0), *other = NULL;
@@ -560,6 +606,7 @@ int main(void)
         cmocka_unit_test(test_found_again),
         cmocka_unit_test(test_killed_anywhere),
         cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_damaged_values),
         cmocka_unit_test(test_one_writer),
         cmocka_unit_test(test_decisions),
         cmocka_unit_test(test_events),
