@@ -134,7 +134,7 @@ int fsio_is_file(const char *path)
 
 int fsio_read(const char *path, size_t max, char **data, size_t *len, struct err *e)
 {
-    int fd = fsio_sys_open(path, O_RDONLY);
+    int fd = fsio_sys_open(path, O_RDONLY | O_NONBLOCK); /* a pipe's open would wait */
     char *p = NULL;
     size_t n = 0;
     int64_t size;
@@ -143,8 +143,9 @@ int fsio_read(const char *path, size_t max, char **data, size_t *len, struct err
     if (fd < 0) {
         return fsio_fail(e, "open", path);
     }
-    if (fsio_is_dir(path)) {
-        rc = ERR(e, STATUS_INPUT, "%s is a folder, a file is needed", path);
+    if (!fsio_is_file(path)) {
+        rc = ERR(e, STATUS_INPUT, "%s is %s, a file is needed", path,
+                 fsio_is_dir(path) ? "a folder" : "a pipe or a device");
         goto out;
     }
     size = fsio_sys_size(fd);
@@ -187,7 +188,7 @@ out:
 
 int fsio_map(const char *path, const uint8_t **data, size_t *len, struct err *e)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat st;
     void *p;
 

@@ -46,6 +46,7 @@ struct pull {
     struct pull_file **files; /* of each layer its chunks */
     int n;
     struct pull_figures f;
+    char why[200]; /* the last request came to nothing */
 };
 
 /* Seconds before the next try, after n: more each time, and by chance. */
@@ -209,10 +210,11 @@ static int pull_ended(struct pull *p, struct pull_file *x, const struct http_cli
     if (ev->status == 404 && ++x->wrong >= PULL_WRONG) {
         return ERR(e, STATUS_NOTFOUND, "there is no %s", x->where);
     }
+    snprintf(p->why, sizeof p->why, "%s, status %d, %zu bytes%s%.100s",
+             http_client_outcome_name(ev->outcome), ev->status, x->got, ev->error[0] ? ": " : "",
+             ev->error);
     if (x->tries >= PULL_TRIES) {
-        return ERR(e, STATUS_AGAIN, "%s does not come: %s, status %d, %zu bytes%s%.200s", x->where,
-                   http_client_outcome_name(ev->outcome), ev->status, x->got,
-                   ev->error[0] ? ": " : "", ev->error);
+        return ERR(e, STATUS_AGAIN, "%s does not come: %s", x->where, p->why);
     }
     pull_later(p, x, x->tries);
     return STATUS_OK;
@@ -231,7 +233,8 @@ static int pull_wait(struct pull *p, struct err *e)
         rc = ERR(e, STATUS_AGAIN, "nobody waits for the weights any more");
     }
     if (rc == STATUS_OK && proc_now() > p->deadline) {
-        rc = ERR(e, STATUS_AGAIN, "the weights were not there after %g s", p->o.timeout_s);
+        rc = ERR(e, STATUS_AGAIN, "the weights were not there after %g s%s%s", p->o.timeout_s,
+                 p->why[0] ? "; the last try: " : "", p->why);
     }
     return rc;
 }

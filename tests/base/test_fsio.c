@@ -126,6 +126,23 @@ static void reads(void **state)
     unlink(at("a"));
 }
 
+/* Nobody writes into the pipe: an open that waits for that would wait for ever. */
+static void no_files(void **state)
+{
+    char path[300];
+    const uint8_t *map;
+    char *data;
+    size_t n;
+    (void)state;
+    snprintf(path, sizeof path, "%s/pipe", dir);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(fsio_read(path, 100, &data, &n, &e), STATUS_INPUT);
+    assert_non_null(strstr(e.msg, "is a pipe or a device"));
+    assert_int_equal(fsio_map(path, &map, &n, &e), STATUS_INPUT);
+    assert_int_equal(fsio_read("/dev/zero", 100, &data, &n, &e), STATUS_INPUT);
+    assert_int_equal(unlink(path), 0);
+}
+
 static void writes(void **state)
 {
     (void)state;
@@ -343,9 +360,10 @@ static void lines(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads),     cmocka_unit_test(writes),          cmocka_unit_test(pieces),
-        cmocka_unit_test(full_disk), cmocka_unit_test(no_space),        cmocka_unit_test(folders),
-        cmocka_unit_test(removal),   cmocka_unit_test(chosen_failures), cmocka_unit_test(lines),
+        cmocka_unit_test(reads),   cmocka_unit_test(no_files),  cmocka_unit_test(writes),
+        cmocka_unit_test(pieces),  cmocka_unit_test(full_disk), cmocka_unit_test(no_space),
+        cmocka_unit_test(folders), cmocka_unit_test(removal),   cmocka_unit_test(chosen_failures),
+        cmocka_unit_test(lines),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
