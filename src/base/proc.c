@@ -25,6 +25,7 @@
 
 enum {
     FD_FLOOR = 64,       /* our copies for the child lie above any number it may want */
+    FD_LEAST = 96,       /* files that we may have open at least, to start one */
     MAX_CHILDREN = 256,  /* of one proc_poll */
     MAX_PROCS = 1 << 17, /* of the whole system, in a scan for descendants */
     READ_MAX = 1 << 20,  /* bytes of one proc_read */
@@ -196,6 +197,11 @@ int proc_spawn(struct proc *p, const struct proc_opts *o, struct err *e)
     ASSERT(o->nshares >= 0 && o->nshares <= MAX_SHARES);
     memset(p, 0, sizeof *p);
     p->to = p->from = p->life = p->pidfd = -1;
+    if (proc_raise_files(FD_LEAST) < FD_LEAST) {
+        return ERR(e, STATUS_CHILD,
+                   "cannot start %s: it takes %d open files, and the limit is %ld (ulimit -n)",
+                   l.path, FD_LEAST, proc_raise_files(0));
+    }
     null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (null_fd >= 0 && null_fd < FD_FLOOR) {
         int high = fcntl(null_fd, F_DUPFD_CLOEXEC, FD_FLOOR);

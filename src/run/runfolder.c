@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -38,8 +39,13 @@ char *runfolder_default(void)
 
 static int runfolder_append(struct runfolder *r, const char *text, size_t n)
 {
+    struct stat st;
     size_t done = 0;
 
+    if (fstat(r->metrics, &st) == 0 && st.st_nlink == 0) {
+        return ERR(&r->err, STATUS_NOTFOUND, "%s/metrics.jsonl was removed while the run goes on",
+                   r->dir);
+    }
     while (done < n) {
         long k = fsio_sys_pwrite(r->metrics, text + done, n - done, r->metrics_len + (int64_t)done);
         if (k < 0 && errno == EINTR) {

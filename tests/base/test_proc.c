@@ -449,6 +449,27 @@ static void test_raise_files(void **state)
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &was), 0);
 }
 
+/* Too few files: said so, in a process of its own, which cannot have more again. */
+static void test_few_files(void **state)
+{
+    pid_t pid = fork();
+    int status;
+    (void)state;
+    if (pid == 0) {
+        const char *argv[] = {"/bin/true", NULL};
+        struct proc_opts o = {.argv = argv, .request_fd = 3, .reply_fd = 4, .life_fd = 5};
+        struct proc p;
+        struct err e = {0};
+        int rc, said;
+        setrlimit(RLIMIT_NOFILE, &(struct rlimit){64, 64});
+        rc = proc_spawn(&p, &o, &e);
+        said = strstr(e.msg, "/bin/true") && strstr(e.msg, "the limit is 64 (ulimit -n)");
+        _exit(rc == STATUS_CHILD && said && p.pid == 0 ? 0 : 1);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -466,6 +487,7 @@ int main(void)
         cmocka_unit_test(test_term),
         cmocka_unit_test(test_sweep),
         cmocka_unit_test(test_raise_files),
+        cmocka_unit_test(test_few_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -105,6 +105,20 @@ static void quiet(int on)
     }
 }
 
+/* Somebody removes the folder of a run that goes on: the run is told. */
+static void removed(void **state)
+{
+    struct runfolder *r = open_at("gone", 0);
+    (void)state;
+    emit("rollout/step", 0);
+    assert_int_equal(runfolder_status(r, &e), STATUS_OK);
+    assert_ok(fsio_remove_tree(at("gone"), &e), &e);
+    emit("rollout/step", 1);
+    assert_int_equal(runfolder_status(r, &e), STATUS_NOTFOUND);
+    assert_non_null(strstr(e.msg, "gone/metrics.jsonl was removed"));
+    runfolder_close(r);
+}
+
 static void files(void **state)
 {
     struct runfolder *r = open_at("deep/run", 0);
@@ -287,6 +301,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files),
+        cmocka_unit_test(removed),
         cmocka_unit_test(trims),
         cmocka_unit_test(trims_evaluations),
         cmocka_unit_test(full_disk),
