@@ -424,8 +424,8 @@ static void audit_print(const struct audit_cmd *c)
         printf("... and %lld more\n", (long long)(c->a.shown - c->f.show));
     }
     if (s->respelled) {
-        printf("%lld responses have other tokens when their text is tokenised again: what was "
-               "sampled must never be re-tokenised\n",
+        printf("%lld responses would have other tokens if their text were tokenised again, which "
+               "nothing here does: they are trained as they were sampled\n",
                (long long)s->respelled);
     }
     if (c->unscored) {

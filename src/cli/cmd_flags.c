@@ -469,5 +469,8 @@ int cmd_flags(int argc, char **argv)
                      : flags_show(arg, &e);
     }
     conf_free(c);
+    if (rc == STATUS_NOTFOUND && !arg) {
+        err_prefix(&e, "no FILE is given, and this is no clone of the repository");
+    }
     return rc == STATUS_OK ? CMD_OK : cmd_fail(rc, &e);
 }

@@ -2,7 +2,6 @@
  * log line is written. */
 #include "cli/progress.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -33,7 +32,6 @@ void progress_open(struct progress *p)
     memset(p, 0, sizeof *p);
     p->tty = isatty(STDOUT_FILENO);
     p->start = progress_now();
-    p->best_eval = NAN;
     log_set_before_line(progress_rub, p);
 }
 
@@ -43,31 +41,41 @@ void progress_close(struct progress *p)
     log_set_before_line(NULL, NULL);
 }
 
-static double value(const json_t *row, const char *name)
+/* A step without a rollout, or without training, has no figures of it: they are left out. */
+static void progress_step(const struct loop_progress *q)
 {
-    json_t *v = json_object_get(row, name);
-    return json_is_number(v) ? json_number_value(v) : NAN;
-}
+    static const struct {
+        const char *metric, *name;
+        int digits;
+        const char *unit;
+    } shown[] = {
+        {"rollout/raw_reward", "reward", 3, ""},
+        {"rollout/response_len/mean", "len", 1, ""},
+        {"train/loss", "loss", 4, ""},
+        {"train/grad_norm", "grad", 3, ""},
+        {"train/forward_logp_max_diff", "forward_logp_max_diff", -1, ""},
+        {"train/mismatch_kl", "mismatch_kl", -1, ""},
+        {"perf/rollout_time", "rollout", 1, "s"},
+        {"perf/train_time", "train", 1, "s"},
+        {"perf/step_time", "step", 1, "s"},
+    };
 
-static void progress_step(struct progress *p, const struct loop_progress *q)
-{
-    double diff = value(q->row, "train/forward_logp_max_diff");
-    double loss = value(q->row, "train/loss"), norm = value(q->row, "train/grad_norm");
-    (void)p;
-    printf("step %lld/%lld  reward %.3f  len %.1f", (long long)q->rollout + 1,
-           (long long)q->num_rollout, value(q->row, "rollout/raw_reward"),
-           value(q->row, "rollout/response_len/mean"));
-    if (isfinite(norm)) {
-        printf("  loss %+.4f  grad %.3f", loss, norm);
+    printf("step %lld/%lld", (long long)q->rollout + 1, (long long)q->num_rollout);
+    for (size_t i = 0; i < sizeof shown / sizeof *shown; i++) {
+        const json_t *v = json_object_get(q->row, shown[i].metric);
+        int signs = strcmp(shown[i].name, "loss") == 0;
+        if (!json_is_number(v)) {
+            continue;
+        }
+        printf("  %s ", shown[i].name);
+        if (shown[i].digits < 0) {
+            printf("%.3g", json_number_value(v));
+        } else {
+            printf(signs ? "%+.*f%s" : "%.*f%s", shown[i].digits, json_number_value(v),
+                   shown[i].unit);
+        }
     }
-    if (json_object_get(q->row, "train/forward_logp_max_diff")) {
-        printf("  forward_logp_max_diff %g", diff);
-    }
-    if (json_object_get(q->row, "train/mismatch_kl")) {
-        printf("  mismatch_kl %.3g", value(q->row, "train/mismatch_kl"));
-    }
-    printf("  rollout %.1fs  train %.1fs  step %.1fs\n", value(q->row, "perf/rollout_time"),
-           value(q->row, "perf/train_time"), value(q->row, "perf/step_time"));
+    printf("\n");
     fflush(stdout);
 }
 
@@ -96,7 +104,7 @@ void progress_show(void *arg, const struct loop_progress *q)
     if (q->row) {
         progress_rub(p);
         if (strcmp(q->phase, "step") == 0) {
-            progress_step(p, q);
+            progress_step(q);
         } else {
             progress_eval(p, q);
         }

@@ -8,7 +8,7 @@ struct loop_progress;
 struct progress {
     int tty;
     int drawn; /* a bar stands on the last line */
-    double start, best_eval, last_draw;
+    double start, last_draw;
 };
 
 void progress_open(struct progress *p);

@@ -30,6 +30,11 @@ static const char *mismatch_meaning(enum mismatch_class c, const struct mismatch
     switch (c) {
     case MISMATCH_IS_JITTER: return "numeric jitter of other kernels, no correction needed";
     case MISMATCH_IS_KERNELS:
+        if (f->older && !f->current) {
+            return f->corrected ? "all samples are of older weights, which the correction weighs"
+                                : "all samples are of older weights than the trainer's: add "
+                                  "--use-tis to weigh that";
+        }
         return f->corrected
                    ? "the engine computes with other kernels or another precision, which the "
                      "correction weighs"
@@ -58,7 +63,7 @@ void mismatch_words(const struct mismatch_figures *f, char *out, size_t size)
         snprintf(out, size, "%s", "");
         return;
     }
-    if (f->older) {
+    if (f->older && f->current) {
         snprintf(older, sizeof older, "; %lld samples are of older weights, which adds to it",
                  (long long)f->older);
     }
@@ -91,6 +96,7 @@ void mismatch_step(struct mismatch *m, const struct loss_opts *o, const struct t
     loss_metric(o, &r->step, &r->sums, LOSS_MAX_DIFF, &f.max_diff);
     for (int i = 0; i < n; i++) {
         f.older += s[i].roll && !s[i].on_policy && !s[i].exact;
+        f.current += s[i].roll && s[i].on_policy && !s[i].exact;
         f.engine_is_old |= s[i].roll && s[i].old == s[i].roll && !s[i].exact;
     }
     c = mismatch_classify(&f);

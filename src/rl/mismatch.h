@@ -36,6 +36,7 @@ struct mismatch_figures {
     double max_diff; /* largest difference of a log-prob; infinite: one is no number */
     int64_t compared, exact_tokens;
     int64_t older;     /* samples of weights that are not the trainer's any more */
+    int64_t current;   /* samples of the trainer's weights whose bits are not the trainer's */
     int corrected;     /* the loss corrects for it */
     int engine_is_old; /* the engine's log-probs are the old policy */
 };

@@ -82,7 +82,13 @@ static void words(void **state)
     f.engine_is_old = 1;
     says(f, (const char *const[]){"--use-rollout-logprobs", NULL});
     f.older = 1234567890123;
+    f.current = 1;
     says(f, (const char *const[]){"1234567890123 samples are of older weights", NULL});
+    f.current = 0;
+    f.engine_is_old = 0;
+    says(f, (const char *const[]){"all samples are of older weights", "--use-tis", NULL});
+    mismatch_words(&f, text, sizeof text);
+    assert_null(strstr(text, "kernels"));
     says(figures(0.8), (const char *const[]){"chat template", NULL});
     says(figures(5), (const char *const[]){"other weights", "tokenizer", NULL});
     f = figures(0);
@@ -123,7 +129,8 @@ static void speaks_when_it_changes(void **state)
     assert_int_equal(nlines, 1);
     assert_int_equal(line_levels[0], LOG_WARN);
     assert_non_null(strstr(lines[0], "kl 0.00517 per token"));
-    assert_non_null(strstr(lines[0], "1 samples are of older weights"));
+    assert_non_null(strstr(lines[0], "1 samples are of older weights, which adds to it"));
+    assert_non_null(strstr(lines[0], "other kernels"));
     report(&r, &o, 0.2f);
     mismatch_step(&m, &o, &r, s, 2); /* the same class: silent */
     assert_int_equal(nlines, 1);
