@@ -26,7 +26,7 @@ struct wstore {
     char *dir, *chunks;
     struct wstore_one *have; /* oldest first */
     size_t n, cap;
-    struct map held; /* bytes of each chunk that is there */
+    struct map held; /* bytes of each chunk that is there; 0: it is damaged */
     int64_t bytes;
 };
 
@@ -99,10 +99,11 @@ int wstore_put_chunk(struct wstore *s, struct wmanifest *m, const void *data, si
                      struct err *e)
 {
     char hash[WDELTA_HASH], *path;
+    int64_t bytes = 0;
     int rc = STATUS_OK;
 
     wdelta_hash(data, n, hash);
-    if (!map_get(&s->held, hash, WDELTA_HASH - 1, NULL)) {
+    if (!map_get(&s->held, hash, WDELTA_HASH - 1, &bytes) || bytes == 0) {
         path = fsio_join(s->chunks, hash);
         rc = fsio_write_atomic(path, data, n, e);
         mem_free(path);
@@ -135,6 +136,9 @@ int wstore_put(struct wstore *s, struct wmanifest *m, struct err *e)
         mem_free(path);
     }
     buf_fini(&b);
+    if (rc == STATUS_OK && s->n && s->have[s->n - 1].m->version == m->version) {
+        wmanifest_free(s->have[--s->n].m);
+    }
     if (rc == STATUS_OK) {
         s->have[s->n++] = (struct wstore_one){m, -1.0};
     }
@@ -154,6 +158,63 @@ int64_t wstore_bytes(const struct wstore *s)
 int wstore_count(const struct wstore *s)
 {
     return (int)s->n;
+}
+
+/* ---- what is damaged ---- */
+
+/* Takes path. */
+static int wstore_verify_file(char *path, const char *hash, struct err *e)
+{
+    char is[WDELTA_HASH];
+    const uint8_t *data;
+    size_t n;
+    int rc = fsio_map(path, &data, &n, e);
+
+    if (rc == STATUS_OK) {
+        wdelta_hash(data, n, is);
+        rc = strcmp(is, hash) == 0
+                 ? STATUS_OK
+                 : ERR(e, STATUS_FAIL, "%s has hash %s, it was written with %s", path, is, hash);
+        fsio_unmap(data, n);
+    }
+    mem_free(path);
+    return rc;
+}
+
+/* A bad one does not count as there. */
+static int wstore_verify_chunk(struct wstore *s, const struct wmanifest_chunk *c, struct err *e)
+{
+    int rc = wstore_verify_file(fsio_join(s->chunks, c->hash), c->hash, e);
+    int64_t bytes = 0;
+
+    if (rc != STATUS_OK && map_get(&s->held, c->hash, WDELTA_HASH - 1, &bytes)) {
+        map_put(&s->held, c->hash, WDELTA_HASH - 1, 0);
+        s->bytes -= bytes;
+    }
+    return rc;
+}
+
+int wstore_verify(struct wstore *s, struct err *e)
+{
+    struct err other = {0};
+    int rc = STATUS_OK;
+
+    for (size_t i = s->n; i-- > 0;) {
+        const struct wmanifest *m = s->have[i].m;
+        char name[32];
+        int bad;
+        wmanifest_name(m->version, name, sizeof name);
+        bad = wstore_verify_file(fsio_join(s->dir, name), m->hash, rc ? &other : e);
+        rc = rc ? rc : bad;
+        for (size_t k = 0; k < m->nchunks; k++) {
+            bad = wstore_verify_chunk(s, &m->chunks[k], rc ? &other : e);
+            rc = rc ? rc : bad;
+        }
+        if (m->base < 0) {
+            break;
+        }
+    }
+    return rc;
 }
 
 /* ---- what goes ---- */

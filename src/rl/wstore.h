@@ -1,5 +1,5 @@
 /* A folder of versions of weights (model/wmanifest.h) that any web server can pass on: plain files
- * that never change once they are there.
+ * that never change once they are there (but for a damaged version, which is written again).
  *
  *     DIR/weight_v000007.json        the manifest of version 7
  *     DIR/chunks/HASH                bytes by their hash; several versions may share one
@@ -32,10 +32,13 @@ int wstore_open(const struct wstore_opts *o, struct wstore **out, struct err *e)
 const char *wstore_dir(const struct wstore *s);
 int wstore_put_chunk(struct wstore *s, struct wmanifest *m, const void *data, size_t n,
                      struct err *e);
-/* Takes m only when it succeeds. */
+/* Takes m only when it succeeds. One of the newest version takes that one's place. */
 int wstore_put(struct wstore *s, struct wmanifest *m, struct err *e);
 /* The manifest of the newest version; NULL when there is none. */
 const struct wmanifest *wstore_newest(const struct wstore *s);
+/* STATUS_OK when the files of the newest whole version and all since are what was written. Else the
+ * error names the first that is not, and a chunk that is not is written when it is put again. */
+int wstore_verify(struct wstore *s, struct err *e);
 /* Engines have `version` or a newer one, or nothing. now: seconds of any clock. */
 int wstore_collect(struct wstore *s, int64_t version, double now, struct err *e);
 int64_t wstore_bytes(const struct wstore *s); /* of the chunks that are there */

@@ -50,6 +50,7 @@ struct wsync_delta {
     int tensor;
     int64_t first_piece;
     int whole, hashes; /* hashes: 1: task 0 sums the tensor */
+    int again;         /* 1: the newest version once more: its values are in `last` */
     /* since the last report */
     int64_t bytes, changed, values, fulls, versions;
     double seconds;
@@ -102,8 +103,13 @@ static int wsync_delta_tensor(struct wsync_delta *s, int i, struct err *e)
 {
     const struct wmanifest_tensor *t = &s->m->tensors[i];
     int64_t pieces = (t->count + WDELTA_PIECE - 1) / WDELTA_PIECE;
-    int rc = weights_read_bf16(s->o.w, t->name, s->now, t->count, e);
+    int rc = STATUS_OK;
 
+    if (s->again) {
+        memcpy(s->now, s->last + s->offset[i], 2 * (size_t)t->count);
+    } else {
+        rc = weights_read_bf16(s->o.w, t->name, s->now, t->count, e);
+    }
     s->tensor = i;
     for (int64_t done = 0; rc == STATUS_OK && done < pieces;) {
         int n = (int)(pieces - done < s->nslots ? pieces - done : s->nslots);
@@ -120,7 +126,8 @@ static int wsync_delta_tensor(struct wsync_delta *s, int i, struct err *e)
     return rc;
 }
 
-/* All but what stands in the store; `last` is neither version while this goes on. */
+/* All but what stands in the store; while this goes on `last` is neither version, or `again` both.
+ */
 static int wsync_delta_make(struct wsync_delta *s, struct err *e)
 {
     int rc = STATUS_OK;
@@ -155,27 +162,29 @@ static void wsync_delta_count(struct wsync_delta *s, const struct wmanifest *m, 
              wstore_count(s->store), (double)wstore_bytes(s->store) / 1e6);
 }
 
-/* Against the newest version, or whole: also behind a try that failed. */
-static int wsync_delta_try(struct wsync_delta *s, const struct wmanifest *newest, struct err *e)
+/* Against the newest version, or whole: also behind a try that failed, and the newest again. */
+static int wsync_delta_try(struct wsync_delta *s, int64_t version, struct err *e)
 {
+    const struct wmanifest *newest = wstore_newest(s->store);
     double start = wsync_delta_time(s);
     int rc;
 
-    s->whole = !s->valid || s->since_full + 1 >= s->o.full_every;
+    s->again = newest && newest->version == version;
+    s->whole = s->again || !s->valid || s->since_full + 1 >= s->o.full_every;
     s->m = wmanifest_new(s->o.w);
-    s->m->version = s->o.w->version;
+    s->m->version = version;
     s->m->encoding = s->o.encoding;
     if (!s->whole) {
         s->m->base = newest->version;
         memcpy(s->m->base_sum, newest->sum, WDELTA_HASH);
         memcpy(s->m->base_hash, newest->hash, WDELTA_HASH);
     }
-    s->valid = 0;
+    s->valid = s->again;
     rc = wsync_delta_make(s, e);
     if (rc == STATUS_OK) {
         s->valid = 1;
         s->since_full = s->whole ? 0 : s->since_full + 1;
-        wsync_proof_begin(&s->proof, s->o.w->version);
+        wsync_proof_begin(&s->proof, version);
         wsync_delta_count(s, s->m, wsync_delta_time(s) - start);
     } else {
         wmanifest_free(s->m);
@@ -185,12 +194,21 @@ static int wsync_delta_try(struct wsync_delta *s, const struct wmanifest *newest
 }
 
 /* A full disk is waited for. */
+static int wsync_delta_write(struct wsync_delta *s, int64_t version, struct err *e)
+{
+    struct patience wait = {0};
+    int rc;
+
+    do {
+        rc = wsync_delta_try(s, version, e);
+    } while (patience_again(&wait, rc, s->o.store.dir, e));
+    return rc;
+}
+
 static int wsync_delta_prepare(void *self, int64_t version, struct err *e)
 {
     struct wsync_delta *s = self;
     const struct wmanifest *newest = wstore_newest(s->store);
-    struct patience wait = {0};
-    int rc;
 
     if (newest && newest->version == version) {
         return STATUS_OK;
@@ -199,10 +217,28 @@ static int wsync_delta_prepare(void *self, int64_t version, struct err *e)
         return ERR(e, STATUS_FAIL, "version %lld is to be published, the trainer has %lld",
                    (long long)version, (long long)s->o.w->version);
     }
-    do {
-        rc = wsync_delta_try(s, newest, e);
-    } while (patience_again(&wait, rc, s->o.store.dir, e));
-    return rc;
+    return wsync_delta_write(s, version, e);
+}
+
+/* Files that somebody has damaged: the version is written again, whole, so that nobody needs any
+ * other. Its manifest is another one then, under the same name: who has the old one from a cache
+ * finds by its hash that it is not the one asked for. */
+static void wsync_delta_doubt(void *self, int64_t version)
+{
+    struct wsync_delta *s = self;
+    const struct wmanifest *newest = wstore_newest(s->store);
+    struct err e = {0};
+
+    if (!s->valid || !newest || newest->version != version ||
+        wstore_verify(s->store, &e) == STATUS_OK) {
+        return;
+    }
+    log_warn(WSYNC, "weight_sync: version %lld is damaged and is written again: %s",
+             (long long)version, e.msg);
+    if (wsync_delta_write(s, version, &e) != STATUS_OK) {
+        log_error(WSYNC, "weight_sync: version %lld cannot be written again: %s",
+                  (long long)version, e.msg);
+    }
 }
 
 /* ---- requests ---- */
@@ -358,6 +394,7 @@ int wsync_delta_open(const struct wsync_delta_opts *o, struct wsync_delta **out,
                              .take = wsync_delta_take,
                              .check = wsync_delta_check,
                              .judge = wsync_delta_judge,
+                             .doubt = wsync_delta_doubt,
                              .settled = wsync_delta_settled,
                              .report = wsync_delta_report,
                              .self = s};

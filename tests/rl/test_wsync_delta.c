@@ -264,6 +264,81 @@ static void test_damage(void **state)
     kit_close(&k);
 }
 
+/* Flips a bit in a file of the version: its manifest, or else its first chunk. */
+static void spoil(const struct kit *k, int version, int manifest)
+{
+    char path[512], *data;
+    struct wmanifest *m;
+    size_t n;
+
+    snprintf(path, sizeof path, "%s/weight_v%06d.json", k->dir, version);
+    assert_ok(fsio_read(path, 1 << 20, &data, &n, &e), &e);
+    if (!manifest) {
+        assert_ok(wmanifest_read(data, n, &m, &e), &e);
+        snprintf(path, sizeof path, "%s/chunks/%s", k->dir, m->chunks[0].hash);
+        wmanifest_free(m);
+        mem_free(data);
+        assert_ok(fsio_read(path, 1 << 24, &data, &n, &e), &e);
+    }
+    data[n / 2] ^= 4;
+    fixture_write(path, data, n);
+    mem_free(data);
+}
+
+/* An engine from nothing: versions that it took, 0 when it did not. */
+static int from_nothing(const struct kit *k, int version)
+{
+    struct engine g;
+    int n = 0;
+
+    engine_open(&g, tinymodel_write(&spec));
+    if (take(&g, k->dir, version, 0) == STATUS_OK) {
+        assert_true(same(g.m.w, k->t.m.w));
+        n = g.versions;
+    }
+    engine_close(&g);
+    return n;
+}
+
+/* Files that were damaged after they were written: when an engine complains, the newest version is
+ * written again, whole, and those who have it go on from there. */
+static void test_doubt(void **state)
+{
+    struct kit k;
+    struct engine near;
+
+    (void)state;
+    kit_open(&k, WDELTA_XOR, 10, 1e9);
+    engine_open(&near, k.model);
+    publish(&k);
+    for (int v = 1; v <= 3; v++) {
+        sharedmodel_step(&k.t);
+        publish(&k);
+        assert_ok(take(&near, k.dir, v, 1), &e);
+        assert_int_equal(from_nothing(&k, v), 2);
+        spoil(&k, v - (v == 3), v == 1); /* a manifest; the newest chunk; one further down */
+        assert_int_equal(from_nothing(&k, v), 0);
+        k.sync->doubt(k.sync->self, v - 1); /* not the one in force: nothing is done */
+        assert_int_equal(from_nothing(&k, v), 0);
+        k.sync->doubt(k.sync->self, v);
+        assert_int_equal(from_nothing(&k, v), 1);
+        if (v == 2) { /* a chunk of a whole version is written again under its name */
+            spoil(&k, v, 0);
+            assert_int_equal(from_nothing(&k, v), 0);
+            k.sync->doubt(k.sync->self, v);
+            assert_int_equal(from_nothing(&k, v), 1);
+        }
+    }
+    sharedmodel_step(&k.t);
+    publish(&k);
+    k.sync->doubt(k.sync->self, 4); /* nothing is damaged: it stays as it is */
+    assert_int_equal(from_nothing(&k, 4), 2);
+    assert_ok(take(&near, k.dir, 4, 1), &e);
+    assert_true(same(near.m.w, k.t.m.w));
+    engine_close(&near);
+    kit_close(&k);
+}
+
 /* Right bytes of a version that is not the manifest's: the sums tell before anything changes. */
 static void test_sums(void **state)
 {
@@ -447,8 +522,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_xor),        cmocka_unit_test(test_overwrite),
         cmocka_unit_test(test_wrong_base), cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_sums),       cmocka_unit_test(test_collect),
-        cmocka_unit_test(test_no_room),    cmocka_unit_test(test_requests),
+        cmocka_unit_test(test_doubt),      cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_collect),    cmocka_unit_test(test_no_room),
+        cmocka_unit_test(test_requests),
     };
     return cmocka_run_group_tests(tests, fixture_setup, fixture_teardown);
 }
