@@ -199,7 +199,7 @@ static void port_engine_lose(struct port_http *p, struct port_engine *en, int fi
     }
     p->stats.lost++;
     en->lost_at = en->lost_at > 0.0 ? en->lost_at : port_http_now(p);
-    port_pace_reset(en);
+    port_pace_reset(p, en);
     en->failures += host || broke;
     en->version = -1;
     en->suspect = en->control = 0;
@@ -251,6 +251,7 @@ static void port_engine_clear(struct port_http *p, struct port_engine *en)
     port_http_drop(p, &en->call);
     port_http_drop(p, &en->health);
     port_engine_leave(p, en);
+    port_pace_reset(p, en);
     log_info(ENGINE, "%s is taken out", port_engine_name(en));
     if (en->host) {
         en->host->kill(en->host->self, en->index);

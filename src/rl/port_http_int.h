@@ -87,7 +87,7 @@ enum port_engine_state {
 /* How long answers take, newer ones with more weight. */
 struct port_pace {
     double seconds, tokens, n; /* of answers */
-    double expected;           /* of an engine: seconds that all engines would have taken */
+    double expected;           /* of an engine: seconds that the others would have taken */
     int answers;               /* since it was judged last */
 };
 
@@ -166,7 +166,7 @@ struct port_http {
     double opened, last_tick, last_up;
     double away;           /* seconds in which the caller was busy with something else */
     double next_pace;      /* look at the oldest samples */
-    struct port_pace pace; /* of all engines */
+    struct port_pace pace; /* of all engines: the sum of theirs */
     int look;              /* an engine has answered or is in another state: it may go on at once */
     struct err fatal;      /* code 0: none */
     struct err refused;    /* of the running control */
@@ -229,8 +229,8 @@ void port_pace_failed(struct port_http *p, struct port_engine *en, const char *w
  */
 void port_pace_tick(struct port_http *p, double now);
 /* Forgets all: it is another process now. */
-void port_pace_reset(struct port_engine *en);
-/* How many times as long as all engines it takes; 0: not known. */
+void port_pace_reset(struct port_http *p, struct port_engine *en);
+/* How many times as long as the others it takes; 0: not known. */
 double port_pace_behind(const struct port_engine *en);
 
 #endif

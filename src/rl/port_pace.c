@@ -3,16 +3,16 @@
  * what it does not answer, gets no samples for a while; then one, and when that comes back as it
  * should, all it can take.
  *
- * Answers differ in length, so an answer is held against what the engines together take for as many
- * tokens, and never against less than their mean: an engine that happens to get short ones is not a
- * slow one. Each costs a few additions, however many engines there are; what is not answered is
- * found by a look at the oldest, once a second. */
+ * Answers differ in length, so an answer is held against what the other engines together take for
+ * as many tokens, and never against less than their mean: an engine that happens to get short ones
+ * is not a slow one. Its own answers are no part of it: one of four would never be found to take
+ * five times as long as all. Each costs a few additions, however many engines there are; what is
+ * not answered is found by a look at the oldest, once a second. */
 #include "base/log.h"
 #include "base/world.h"
 #include "rl/port_http_int.h"
 
 #define PORT_PACE_ENGINE 16  /* answers that an engine's mean remembers */
-#define PORT_PACE_ALL    64  /* and that of all */
 #define PORT_PACE_LEAST  4   /* answers of an engine before it is judged */
 #define PORT_PACE_KNOWN  16  /* and of all */
 #define PORT_PACE_LOOK_S 1.0 /* between two looks at what is not answered */
@@ -33,10 +33,24 @@ int port_pace_usable(const struct port_http *p, struct port_engine *en, double n
            en->load < p->o.concurrency && breaker_takes(&en->gate, now, en->load);
 }
 
-void port_pace_reset(struct port_engine *en)
+/* Of the sum of all engines: with sign -1 the engine's part goes, with 1 it comes. */
+static void port_pace_count(struct port_http *p, const struct port_engine *en, double sign)
 {
-    en->gate = (struct breaker){0};
+    p->pace.seconds += sign * en->pace.seconds;
+    p->pace.tokens += sign * en->pace.tokens;
+    p->pace.n += sign * en->pace.n;
+}
+
+static void port_pace_forget(struct port_http *p, struct port_engine *en)
+{
+    port_pace_count(p, en, -1.0);
     en->pace = (struct port_pace){0};
+}
+
+void port_pace_reset(struct port_http *p, struct port_engine *en)
+{
+    port_pace_forget(p, en);
+    en->gate = (struct breaker){0};
     en->slow_at = en->move_at = 0.0;
 }
 
@@ -45,29 +59,34 @@ double port_pace_behind(const struct port_engine *en)
     return en->pace.expected > 0.0 ? en->pace.seconds / en->pace.expected : 0.0;
 }
 
-static void port_pace_add(struct port_pace *x, int window, double seconds, double tokens,
-                          double expected)
+static void port_pace_add(struct port_http *p, struct port_engine *en, double seconds,
+                          double tokens, double expected)
 {
-    double keep = 1.0 - 1.0 / window;
+    struct port_pace *x = &en->pace;
+    double keep = 1.0 - 1.0 / PORT_PACE_ENGINE;
 
+    port_pace_count(p, en, -1.0);
     x->seconds = x->seconds * keep + seconds;
     x->tokens = x->tokens * keep + tokens;
     x->expected = x->expected * keep + expected;
     x->n = x->n * keep + 1.0;
     x->answers++;
+    port_pace_count(p, en, 1.0);
+    p->pace.answers++;
 }
 
-/* Seconds that the engines together take for so many tokens; 0: not known yet. */
-static double port_pace_expected(const struct port_http *p, double tokens)
+/* Seconds that the other engines together take for so many tokens; 0: not known yet. */
+static double port_pace_expected(const struct port_http *p, const struct port_engine *en,
+                                 double tokens)
 {
-    const struct port_pace *x = &p->pace;
-    double mean, each;
+    double n = p->pace.n - en->pace.n, seconds = p->pace.seconds - en->pace.seconds;
+    double mean, each, others = p->pace.tokens - en->pace.tokens;
 
-    if (p->o.slow_factor <= 0.0 || x->answers < PORT_PACE_KNOWN || x->tokens <= 0.0) {
+    if (p->o.slow_factor <= 0.0 || p->pace.answers < PORT_PACE_KNOWN || n < 0.5 || others < 0.5) {
         return 0.0;
     }
-    mean = x->seconds / x->n;
-    each = x->seconds / x->tokens * tokens;
+    mean = seconds / n;
+    each = seconds / others * tokens;
     return each > mean ? each : mean;
 }
 
@@ -90,7 +109,7 @@ static void port_pace_drain(struct port_http *p, struct port_engine *en, double 
     breaker_open(&en->gate, now, port_pace_chance(p));
     en->slow_at = 0.0;
     en->move_at = now + move_s;
-    en->pace = (struct port_pace){0};
+    port_pace_forget(p, en);
     p->stats.drained++;
 }
 
@@ -100,12 +119,12 @@ static void port_pace_try(struct port_http *p, struct port_engine *en, int slow,
     if (slow) {
         breaker_open(&en->gate, port_http_now(p), port_pace_chance(p));
         log_warn(ENGINE,
-                 "%s is still slow: %.2f s for what all engines take %.2f s for; it gets "
+                 "%s is still slow: %.2f s for what the others take %.2f s for; it gets "
                  "no samples for %.1f s",
                  port_engine_name(en), seconds, expected, en->gate.until - port_http_now(p));
     } else if (breaker_good(&en->gate)) {
         log_info(ENGINE,
-                 "%s is well: %.2f s for what all engines take %.2f s for; it gets samples "
+                 "%s is well: %.2f s for what the others take %.2f s for; it gets samples "
                  "again",
                  port_engine_name(en), seconds, expected);
     }
@@ -113,20 +132,19 @@ static void port_pace_try(struct port_http *p, struct port_engine *en, int slow,
 
 void port_pace_answered(struct port_http *p, struct port_engine *en, int tokens, double seconds)
 {
-    double expected = port_pace_expected(p, tokens), now = port_http_now(p);
+    double expected = port_pace_expected(p, en, tokens), now = port_http_now(p);
     double clock = port_pace_clock(p);
     int slow = expected > 0.0 && seconds > p->o.slow_factor * expected;
 
     if (en->gate.state == BREAKER_OPEN) {
         return; /* of a sample that was sent before */
     }
-    port_pace_add(&p->pace, PORT_PACE_ALL, seconds, tokens, 0.0);
     if (en->gate.state == BREAKER_TRIAL) {
         port_pace_try(p, en, slow, seconds, expected);
         return;
     }
     breaker_good(&en->gate);
-    port_pace_add(&en->pace, PORT_PACE_ENGINE, seconds, tokens, expected);
+    port_pace_add(p, en, seconds, tokens, expected);
     if (expected <= 0.0 || en->pace.answers < PORT_PACE_LEAST ||
         port_pace_behind(en) <= p->o.slow_factor) {
         en->slow_at = 0.0;
@@ -135,7 +153,7 @@ void port_pace_answered(struct port_http *p, struct port_engine *en, int tokens,
     en->slow_at = en->slow_at > 0.0 ? en->slow_at : clock;
     if (clock - en->slow_at >= p->o.slow_s && port_pace_others(p, en)) {
         log_warn(ENGINE,
-                 "%s is slow: %.1f times as long as all engines for the same tokens, for %.0f s; "
+                 "%s is slow: %.1f times as long as the others for the same tokens, for %.0f s; "
                  "it gets no samples, and the %d it has are moved in %.0f s",
                  port_engine_name(en), port_pace_behind(en), clock - en->slow_at, en->load,
                  p->o.slow_s);
@@ -168,11 +186,11 @@ static void port_pace_look(struct port_http *p, double now)
         if (age < p->o.slow_s) {
             return; /* the others are younger */
         }
-        expected = port_pace_expected(p, u->set->g.max_new);
+        expected = en ? port_pace_expected(p, en, u->set->g.max_new) : 0.0;
         if (en && en->move_at <= 0.0 && !u->set->aborted && expected > 0.0 &&
             age > p->o.slow_s + p->o.slow_factor * expected && port_pace_others(p, en)) {
             log_warn(ENGINE,
-                     "%s is slow: %.0f s without an answer, and all engines take %.1f s for the "
+                     "%s is slow: %.0f s without an answer, and the others take %.1f s for the "
                      "longest there can be; it gets no samples, and the %d it has are moved",
                      port_engine_name(en), age, expected, en->load);
             port_pace_drain(p, en, now, 0.0);

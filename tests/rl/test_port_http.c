@@ -825,6 +825,36 @@ static void test_slow(void **state)
     finish();
 }
 
+/* One of two that get as many samples each, as in a run that waits for all of them: its own answers
+ * are no part of what it is held against. */
+static void test_slow_of_two(void **state)
+{
+    struct err e = {0};
+    double end = proc_now() + 30;
+    int64_t drained = 0;
+    int group = 0;
+    (void)state;
+    defaults(2);
+    b.o.slow_factor = 5.0;
+    b.o.slow_s = 0.5;
+    begin(2);
+    h.e[1].hold = 1;
+    b.n = 1;
+    b.seen = mem_alloc(65536);
+    while (!drained && proc_now() < end) {
+        for (int i = 0; i < 8; i++) {
+            assert_ok(submit(group++, 1, &e), &e);
+        }
+        drain(0.2, &e);
+        fakeengine_let(&h.e[1], "stop");
+        drain(20, &e);
+        drained = figure("rollout/engines_drained");
+    }
+    assert_int_equal(drained, 1);
+    assert_int_equal(b.answers, group);
+    finish();
+}
+
 /* It says that it is well and answers nothing. */
 static void test_silent(void **state)
 {
@@ -1080,6 +1110,7 @@ int main(void)
         cmocka_unit_test(test_bound),
         cmocka_unit_test(test_external),
         cmocka_unit_test(test_slow),
+        cmocka_unit_test(test_slow_of_two),
         cmocka_unit_test(test_silent),
         cmocka_unit_test(test_breaker),
         cmocka_unit_test(test_add),
