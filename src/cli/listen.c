@@ -29,6 +29,7 @@ long listen_prepare(sigset_t *signals)
     sigaddset(signals, SIGINT);
     pthread_sigmask(SIG_BLOCK, signals, NULL);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a full disk must not end a server that logs to it */
     log_set_times(conf_env("MILES_LOG_TIMES") != NULL);
     return proc_raise_files(0); /* one for each connection */
 }
