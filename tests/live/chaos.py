@@ -1,7 +1,9 @@
 """Disturbs a training run in all ways while it goes on, and compares it with one left alone: called by
 tests/live/chaos.sh.
 
-    chaos.py WORK SEED SECONDS MODEL -- miles train ARGS...
+    chaos.py WORK SEED SECONDS MODE MODEL -- miles train ARGS...
+
+MODE: how weights get to the engines, `full` (a folder of each version) or `delta` (what changed).
 
 The run starts two engines itself; two others are started here, behind a proxy of ours, and the run finds
 them in its file of engines. Faults come one after the other, often before the last is over. What is done,
@@ -27,7 +29,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-WORK, SEED, SECONDS, MODEL = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
+WORK, SEED, SECONDS = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+MODE, MODEL = sys.argv[4:6]
 COMMAND = sys.argv[sys.argv.index("--") + 1 :]
 OWN_ENGINES, OUTSIDE = 2, 2
 HANG_S = 240  # without a new answer in the ledger, whatever was done meanwhile
@@ -153,7 +156,7 @@ class Engine:
         self.ready = False
 
     def tend(self):
-        """Started again when its pause is over; the proxy learns where it listens."""
+        """Started again when its pause is over; the proxy learns where it listens. 0: it has ended by itself."""
         if self.process.poll() is not None and self.up_at and now() >= self.up_at:
             self.up_at = 0.0
             self.start()
@@ -161,6 +164,7 @@ class Engine:
             found = re.search(r"ready url=http://127.0.0.1:(\d+)", self.out.read_text())
             if found:
                 self.proxy.target, self.ready = int(found[1]), True
+        return self.up_at or self.process.poll() is None
 
     def end(self):
         self.process.send_signal(signal.SIGCONT)
@@ -185,10 +189,14 @@ class Run:
         words += ["--rollout-engines-file", str(self.file), "--control-server-port", str(self.port)]
         words += ["--rollout-health-check-interval", "0.5", "--rollout-health-check-timeout", "3"]
         words += ["--rollout-slow-engine-wait", "3", "--update-weight-timeout", "20", "--disk-wait", "600"]
+        words += ["--debug-weight-sync", "1"]
+        if MODE == "delta":
+            words += ["--update-weight-transfer-mode", "disk-delta", "--update-weight-delta-full-interval", "4"]
         out = open(self.log, "ab")
         self.from_byte = self.log.stat().st_size
         self.process = subprocess.Popen(words, stdout=out, stderr=out, env={**os.environ, "MILES_LOG_TIMES": "1"})
         self.starts, self.begun = self.starts + 1, now()
+        self.weights = Weights(self)
 
     def said(self):
         with open(self.log, "rb") as f:
@@ -230,6 +238,88 @@ class Run:
         return int(p.read_text()) if p.exists() else -1
 
 
+class Weights:
+    """What one start of the run publishes: spoiled here, and what its log says came of that."""
+
+    LINE = re.compile(r"version (?P<asked>\d+): engine (?P<who>\d+) .* is asked /update_weights_from_"
+                      r"|weight_sync: (?:\S*weights_v|version )(?P<mended>\d+) is damaged and"
+                      r"|WorkerCrashed: engine (?P<lost>\d+) .*?: (?P<bad>it does not (?:take|hold) weight version "
+                      r"\d+: .*\b(?:sum|hash) )?"
+                      r"|engine (?P<back>\d+) .* is back .* with weight version (?P<with>\d+)"
+                      r"|engine (?P<slow>\d+) \((?P<url>\S*)\) is slow: ")
+    read, refused = 0, 0  # spoiled versions that engines were to take, of all starts; and did not
+
+    def __init__(self, run):
+        self.run, self.dir, self.at = run, run.dir / "run" / "weights", run.from_byte
+        self.spoiled = {}  # version: bytes of the log when it was done
+        self.victims, self.taking = set(), {}  # who was killed after that; the spoiled version it reads
+        self.slow = set()  # engines found to be so: numbers and addresses
+        self.unseen = ""
+
+    def newest(self):
+        """Number and files of the newest version; -1: none is there."""
+        names = self.dir.glob("weight_v*.json" if MODE == "delta" else "weights_v*")
+        found = [(int(re.findall(r"\d+", p.name)[0]), p) for p in names if p.suffix != ".tmp"]
+        version, path = max(found, default=(-1, None))
+        if version < 0:
+            return -1, []
+        if MODE == "delta":
+            return version, [self.dir / "chunks" / c["hash"] for c in json.loads(path.read_text())["chunks"]]
+        return version, sorted(path.glob("*.safetensors"))
+
+    def spoil(self, rng):
+        """Flips a bit in the newest version: of a chunk, or of the exponent of a late value. False: there is none
+        that an engine which starts must read."""
+        try:
+            version, files = self.newest()
+            if version in self.spoiled:
+                return True
+            if not files or (MODE == "delta" and version == 0):
+                return False
+            path = rng.choice(files)
+            size = path.stat().st_size
+            with open(path, "r+b") as f:
+                at = rng.randrange(size) if MODE == "delta" else size - 1 - 2 * rng.randrange(500)
+                f.seek(at)
+                byte = f.read(1)[0]
+                f.seek(at)
+                f.write(bytes([byte ^ 64]))
+        except (OSError, ValueError):  # gone meanwhile
+            return False
+        self.spoiled[version] = self.run.log.stat().st_size
+        return True
+
+    def listen(self):
+        """Reads on in the log."""
+        with open(self.run.log, "rb") as f:
+            f.seek(self.at)
+            for line in f:
+                if not line.endswith(b"\n"):
+                    break
+                m = self.LINE.search(line.decode(errors="replace"))
+                if m:
+                    self.hear(m, self.at)
+                self.at += len(line)
+
+    def hear(self, m, at):
+        who = int(m["who"] or m["lost"] or m["back"] or m["slow"] or -1)
+        if m["asked"]:
+            self.taking.pop(who, None)
+            if who in self.victims and at >= self.spoiled.get(int(m["asked"]), at + 1):
+                self.taking[who] = int(m["asked"])
+        elif m["mended"]:
+            self.spoiled.pop(int(m["mended"]), None)
+        elif m["lost"]:
+            self.taking.pop(who, None)
+            Weights.read += bool(m["bad"])
+            Weights.refused += bool(m["bad"])
+        elif m["back"] and self.taking.pop(who, None) == int(m["with"]):
+            Weights.read += 1
+            self.unseen = f"engine {who} took version {m['with']}, in which a bit is flipped"
+        elif m["slow"]:
+            self.slow |= {who, m["url"]}
+
+
 class Watcher(threading.Thread):
     """Asks the control server for the engines, again and again."""
 
@@ -256,6 +346,12 @@ class Watcher(threading.Thread):
                 return asked - e["since_s"]
         return None
 
+    def well(self, who, t):
+        """Whether the engine may have all samples it can take, seen after t."""
+        asked, engines = self.seen or (0, [])
+        return asked > t and any((e["engine"] if e["own"] else e["url"]) == who and e["state"] == "ready" and
+                                 e["breaker"] == "closed" for e in engines)
+
     def sampling_since(self, t):
         asked, engines = self.seen or (0, [])
         return asked > t and any(e["state"] == "ready" for e in engines)
@@ -268,17 +364,25 @@ class Fault:
         self.c, self.kind, self.seconds, self.victim = chaos, kind, seconds, victim
         self.began = self.over = self.back = None
 
+    @property
+    def key(self):
+        """As the run names the victim."""
+        return self.victim.url if isinstance(self.victim, Engine) else self.victim
+
+    def pid(self):
+        return self.victim.process.pid if isinstance(self.victim, Engine) else self.c.run.engine(self.victim)
+
     def hit(self):
         """False: it cannot be done just now."""
         c, v, run = self.c, self.victim, self.c.run
-        if self.kind in ("kill_own", "stop_own", "corrupt_weights"):
-            self.pid = run.engine(v)
-            if not self.pid:
+        if self.kind in ("kill_own", "stop_own", "corrupt_weights", "slow_engine"):
+            self.process = self.pid()
+            if not self.process:
                 return False
         if self.kind == "kill_own":
-            os.kill(self.pid, signal.SIGKILL)
+            os.kill(self.process, signal.SIGKILL)
         elif self.kind == "stop_own":
-            os.kill(self.pid, signal.SIGSTOP)
+            os.kill(self.process, signal.SIGSTOP)
         elif self.kind == "kill_outside":
             v.process.kill()
             v.up_at = now() + self.seconds
@@ -287,13 +391,16 @@ class Fault:
         elif self.kind in ("refuse", "slow", "cut", "silent"):
             v.proxy.set(self.kind)
         elif self.kind == "corrupt_weights":
-            # Another engine is stopped with samples in its hands, so that the version stays in force
-            # until the one that is killed has read what it must not take; when the other is found to
-            # be lost, its samples go to this one too.
-            self.other = c.rng.choice(c.engines)
+            # Who is killed must read what was spoiled before. Another engine is stopped: with samples in its
+            # hands, or while a version is published, the version stays in force meanwhile.
+            if not run.weights.spoil(c.rng):
+                return False
+            self.other, self.refused = c.rng.choice(c.engines), Weights.refused
             self.other.process.send_signal(signal.SIGSTOP)
-            self.spoil()
-            os.kill(self.pid, signal.SIGKILL)
+            self.strike()
+        elif self.kind == "slow_engine":
+            run.weights.slow.discard(self.key)
+            threading.Thread(target=self.slow_down, daemon=True).start()
         elif self.kind == "full_disk_engine":
             resource.prlimit(v.process.pid, resource.RLIMIT_FSIZE, (0, -1))
         elif self.kind == "full_disk_run":
@@ -317,26 +424,45 @@ class Fault:
             run.list(drop=v.url)
         return True
 
-    def weights(self):
-        """The files that the weights lie in: a folder's tensors, or chunks."""
-        return {p for p in (self.c.run.dir / "run" / "weights").rglob("*") if p.is_file() and ".tmp" not in str(p)
-                and p.suffix not in (".json", ".txt", ".jinja")}
+    def strike(self):
+        self.struck = now()
+        self.c.run.weights.victims.add(self.victim)
+        os.kill(self.process, signal.SIGKILL)
 
-    def spoil(self):
-        """Flips a bit in the weights in force: of the exponent of a late value."""
-        for p in sorted(self.weights())[-1:]:
-            with open(p, "r+b") as f:
-                f.seek(-1 - 2 * self.c.rng.randrange(min(500, p.stat().st_size // 2)), 2)
-                at = f.tell()
-                byte = f.read(1)[0]
-                f.seek(at)
-                f.write(bytes([byte ^ 64]))
+    def slow_down(self):
+        """It runs a twentieth of the time."""
+        while self.over is None:
+            for sig, seconds in ((signal.SIGSTOP, 0.38), (signal.SIGCONT, 0.02)):
+                pid = self.pid()
+                try:
+                    if pid:
+                        os.kill(pid, sig)
+                except ProcessLookupError:
+                    pass
+                time.sleep(seconds)
+
+    def is_over(self):
+        """Told every few hundredths of a second while it is active."""
+        if self.kind == "slow_engine":
+            return self.key in self.c.run.weights.slow
+        if self.kind != "corrupt_weights":
+            return now() >= self.began + self.seconds
+        if Weights.refused > self.refused:
+            return True
+        if now() >= self.began + self.seconds:
+            self.other.process.send_signal(signal.SIGCONT)
+        # Until it is read: each version that comes, and who was ready before it was done is killed once more.
+        weights, since = self.c.run.weights, self.c.watcher.ready_since(self.victim)
+        if weights.spoil(self.c.rng) and since is not None and since > self.struck and self.pid():
+            self.process = self.pid()
+            self.strike()
+        return False
 
     def lift(self):
         v, run = self.victim, self.c.run
         try:
             if self.kind == "stop_own":
-                os.kill(self.pid, signal.SIGCONT)
+                os.kill(self.process, signal.SIGCONT)
             elif self.kind == "stop_outside":
                 v.process.send_signal(signal.SIGCONT)
             elif self.kind == "corrupt_weights":
@@ -368,12 +494,14 @@ class Fault:
     def is_back(self, watcher):
         if self.victim is None:
             return watcher.sampling_since(self.over)
-        key = self.victim.url if isinstance(self.victim, Engine) else self.victim
-        since = watcher.ready_since(key)
-        return since is not None and since > self.over
+        if self.kind == "slow_engine":
+            return watcher.well(self.key, self.over)
+        since = watcher.ready_since(self.key)
+        return since is not None and since > (self.struck if self.kind == "corrupt_weights" else self.over)
 
 
-# kind: seconds it lasts, whom it is done to
+# kind: seconds it lasts, whom it is done to. Weights stay spoiled until an engine has refused them, and an engine
+# is slow until the run drains it.
 KINDS = {
     "kill_own": (0, 0, "own"),
     "stop_own": (1, 5, "own"),
@@ -384,6 +512,7 @@ KINDS = {
     "cut": (0.5, 4, "outside"),
     "silent": (1, 5, "outside"),
     "corrupt_weights": (4, 5, "own"),
+    "slow_engine": (0, 0, "any"),
     "full_disk_engine": (1, 4, "outside"),
     "full_disk_run": (1, 3, "run"),
     "kill_run": (0.1, 1, "run"),
@@ -407,12 +536,16 @@ class Chaos:
         self.log.flush()
 
     def draw(self):
+        """The next fault that can be begun now; None: there is none. Every kind comes once before one comes again."""
         if not self.deck:
-            self.deck = list(KINDS)
+            self.deck = [self.make(kind) for kind in KINDS]
             self.rng.shuffle(self.deck)
-        kind = self.deck.pop()
+        return next((f for f in self.deck if not self.busy(f)), None)
+
+    def make(self, kind):
         low, high, whom = KINDS[kind]
-        victim = {"own": self.rng.randrange(OWN_ENGINES), "outside": self.rng.choice(self.engines), "run": None}[whom]
+        own, outside = self.rng.randrange(OWN_ENGINES), self.rng.choice(self.engines)
+        victim = {"own": own, "outside": outside, "any": self.rng.choice((own, outside)), "run": None}[whom]
         return Fault(self, kind, self.rng.uniform(low, high), victim)
 
     def busy(self, f):
@@ -430,11 +563,10 @@ class Chaos:
             if not f.hit():
                 return False
         except (OSError, ValueError) as e:
-            if f.kind == "corrupt_weights":
-                f.other.process.send_signal(signal.SIGCONT)
             self.note(f"{f.kind} {f.who()} not possible: {e}")
             return False
         self.note(f"{f.kind} {f.who()} for {f.seconds:.2f} s")
+        self.deck.remove(f)
         self.active.append(f)
         return True
 
@@ -451,11 +583,18 @@ class Chaos:
 
     def tend(self):
         for e in self.engines:
-            e.tend()
+            if not e.tend():
+                self.fail(f"{e.name} ended by itself, exit code {e.process.returncode}")
         if self.run.process.poll() is not None and not any(f.kind in ("kill_run", "stop_run") for f in self.active):
             self.fail(f"the run ended by itself, exit code {self.run.process.returncode}")
-        for f in [f for f in self.active if now() >= f.began + f.seconds]:
+        self.run.weights.listen()
+        if self.run.weights.unseen:
+            self.fail(self.run.weights.unseen)
+        for f in [f for f in self.active if f.is_over()]:
             self.end(f)
+        for f in self.active:
+            if now() - f.began > f.seconds + BACK_S:
+                self.fail(f"{f.kind} {f.who()} is not seen {BACK_S} s after it began")
         for f in self.waiting[:]:
             if f.is_back(self.watcher):
                 f.back = now()
@@ -474,12 +613,13 @@ class Chaos:
 
     def fail(self, why):
         say("".join(open(WORK / "faults.log").readlines()[-30:]))
-        say(self.run.log.read_text(errors="replace")[-6000:])
+        lines = self.run.log.read_text(errors="replace").splitlines()
+        say("\n".join(x for x in lines if not re.search(r" is asked /| answers the ", x))[-6000:])
         say(json.dumps(self.watcher.seen, indent=1))
+        self.stop()
         keep = os.environ.get("CHAOS_KEEP")
         if keep:
             shutil.copytree(WORK, keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("model", "iter_*"))
-        self.stop()
         sys.exit(f"chaos.py: {why} (SEED={SEED} hangs={self.hangs})")
 
     def stop(self):
@@ -496,16 +636,14 @@ class Chaos:
             self.tend()
             time.sleep(0.1)
         begun, gap = now(), max(0.3, min(2.5, SECONDS / 30))
-        due, f = begun, None
+        due = begun
         while now() - begun < SECONDS:
             if now() >= due:
-                f = f or self.draw()
-                if self.busy(f):
-                    due = now() + 0.1
-                elif self.begin(f):
-                    f, due = None, now() + self.rng.expovariate(1 / gap)
-                else:
-                    due = now() + 0.3
+                f = self.draw()
+                begun_now = f and self.begin(f)
+                due = now() + (self.rng.expovariate(1 / gap) if begun_now else 0.2)
+                if f and not begun_now:
+                    self.deck.append(self.deck.pop(self.deck.index(f)))
             self.tend()
             time.sleep(0.05)
         while self.active or self.waiting:
@@ -598,15 +736,18 @@ def main():
     for f in chaos.done:
         by_kind.setdefault(f.kind, []).append(f.back - f.over)
     log = chaos.run.log.read_text(errors="replace")
-    say(f"the log has {log.count('WorkerCrashed')} losses, {log.count(' is back ')} returns, {log.count(' is slow: ')} slow "
+    drained = log.count(" is slow: ")
+    say(f"the log has {log.count('WorkerCrashed')} losses, {log.count(' is back ')} returns, {drained} slow "
         f"engines, {log.count('gets none for')} open breakers, {log.count('is damaged and')} damaged folders, "
         f"{log.count(': going on')} pauses for a full disk, {log.count('is added as engine')} engines added")
     for kind, t in sorted(by_kind.items()):
         say(f"{kind:18} {len(t):4} times, back after {sorted(t)[len(t) // 2]:6.2f} s, {max(t):6.2f} s at most")
-    print(f"seed={SEED} steps={steps} starts={chaos.run.starts} faults={len(took)} kinds={len(by_kind)} "
-          f"hangs={chaos.hangs} stale_tokens={stale} lost_samples={lost} recovery_p50_s={pick(0.5):.2f} "
+    print(f"seed={SEED} mode={MODE} steps={steps} starts={chaos.run.starts} faults={len(took)} kinds={len(by_kind)} "
+          f"corruptions={Weights.read} refused={Weights.refused} drained={drained} "
+          f"readmitted={log.count(' is well: ')} hangs={chaos.hangs} stale_tokens={stale} lost_samples={lost} recovery_p50_s={pick(0.5):.2f} "
           f"recovery_p99_s={pick(0.99):.2f} weights_equal={equal}")
-    sys.exit(0 if equal and not lost and not stale else 1)
+    seen = Weights.read == Weights.refused and drained >= len(by_kind.get("slow_engine", []))
+    sys.exit(0 if equal and not lost and not stale and seen else 1)
 
 
 main()
