@@ -308,7 +308,9 @@ class Weights:
             if who in self.victims and at >= self.spoiled.get(int(m["asked"]), at + 1):
                 self.taking[who] = int(m["asked"])
         elif m["mended"]:
-            self.spoiled.pop(int(m["mended"]), None)
+            version = int(m["mended"])
+            self.spoiled.pop(version, None)
+            self.taking = {k: v for k, v in self.taking.items() if v != version}  # it may read what is good
         elif m["lost"]:
             self.taking.pop(who, None)
             Weights.read += bool(m["bad"])
