@@ -506,6 +506,25 @@ void fsio_names_fini(struct fsio_names *l)
     memset(l, 0, sizeof *l);
 }
 
+int64_t fsio_folder_bytes(const char *dir)
+{
+    struct fsio_names l;
+    int64_t sum = 0;
+
+    fsio_list(dir, &l, NULL);
+    for (size_t i = 0; i < l.n; i++) {
+        char *path = fsio_join(dir, l.name[i]);
+        int fd = fsio_sys_kind(path, 0) == FSIO_FILE ? fsio_sys_open(path, O_RDONLY) : -1;
+        if (fd >= 0) {
+            sum += fsio_sys_size(fd);
+            fsio_sys_close(fd);
+        }
+        mem_free(path);
+    }
+    fsio_names_fini(&l);
+    return sum;
+}
+
 static int fsio_remove_folder(const char *path, struct err *e)
 {
     struct fsio_names l;

@@ -59,6 +59,8 @@ int fsio_is_dir(const char *path);
 int fsio_is_file(const char *path);
 /* The path, or the nearest above it that is there; free with mem_free. */
 char *fsio_nearest(const char *path);
+/* Bytes of a folder's files, not of those in folders below it; 0 for a missing one. */
+int64_t fsio_folder_bytes(const char *dir);
 /* Bytes that this user may still write where path is; -1 when the system does not say. */
 int64_t fsio_room(const char *path);
 /* 1: the file system is behind a network, or behind a program of its own. */

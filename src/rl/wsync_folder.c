@@ -3,11 +3,9 @@
  * before the next is written, so that there are never more than were agreed. */
 #include "rl/wsync_folder.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/fsio.h"
@@ -75,26 +73,6 @@ static int wsync_folder_ours(const char *name)
     }
     digits = strspn(name + n, "0123456789");
     return digits > 0 && (name[n + digits] == '\0' || strcmp(name + n + digits, ".tmp") == 0);
-}
-
-static int64_t wsync_folder_size(const char *dir)
-{
-    DIR *d = opendir(dir);
-    struct dirent *de;
-    int64_t sum = 0;
-
-    while (d && (de = readdir(d))) {
-        char *path = fsio_join(dir, de->d_name);
-        struct stat st;
-        if (stat(path, &st) == 0 && S_ISREG(st.st_mode)) {
-            sum += st.st_size;
-        }
-        mem_free(path);
-    }
-    if (d) {
-        closedir(d);
-    }
-    return sum;
 }
 
 static int wsync_folder_at(const struct wsync_folder *s, int64_t version)
@@ -165,7 +143,7 @@ static int wsync_folder_prepare(void *self, int64_t version, struct err *e)
     path = wsync_folder_path(s, version);
     rc = wsync_folder_write(s, path, e);
     if (rc == STATUS_OK) {
-        s->have[s->n++] = (struct wsync_folder_one){version, wsync_folder_size(path)};
+        s->have[s->n++] = (struct wsync_folder_one){version, fsio_folder_bytes(path)};
         s->first = s->first < 0 ? version : s->first;
         log_info(WSYNC, "weight_sync: version %lld written to %s in %.3f s; %d folders, %.1f MB",
                  (long long)version, path, proc_now() - start, s->n,

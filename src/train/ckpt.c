@@ -3,7 +3,6 @@
  * wrote them. */
 #include "train/ckpt.h"
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -472,25 +471,6 @@ static int ckpt_newest_first(const void *x, const void *y)
     return (a->iteration < b->iteration) - (a->iteration > b->iteration);
 }
 
-static int64_t ckpt_bytes(const char *dir)
-{
-    struct fsio_names l;
-    int64_t sum = 0;
-
-    fsio_list(dir, &l, NULL);
-    for (size_t i = 0; i < l.n; i++) {
-        char *path = fsio_join(dir, l.name[i]);
-        int fd = fsio_sys_kind(path, 0) == FSIO_FILE ? fsio_sys_open(path, O_RDONLY) : -1;
-        if (fd >= 0) {
-            sum += fsio_sys_size(fd);
-            fsio_sys_close(fd);
-        }
-        mem_free(path);
-    }
-    fsio_names_fini(&l);
-    return sum;
-}
-
 /* Whole checkpoints of dir, newest first; *list is the caller's. */
 static size_t ckpt_list(const char *dir, struct ckpt_kept **list)
 {
@@ -510,7 +490,7 @@ static size_t ckpt_list(const char *dir, struct ckpt_kept **list)
             ASSERT(mem_grow((void **)list, &cap, 64, sizeof **list));
         }
         path = fsio_join(dir, l.name[i]);
-        (*list)[n++] = (struct ckpt_kept){it, ckpt_bytes(path)};
+        (*list)[n++] = (struct ckpt_kept){it, fsio_folder_bytes(path)};
         mem_free(path);
     }
     fsio_names_fini(&l);

@@ -357,13 +357,40 @@ static void lines(void **state)
     assert_int_equal(fsio_keep_lines(at("no lines"), keep_long, &seen, &e), STATUS_NOTFOUND);
 }
 
+/* Sums of folders, and where a path begins to be missing. */
+static void around(void **state)
+{
+    struct err why = {0};
+    char *p;
+    (void)state;
+    assert_ok(fsio_mkdirs(at("sum/below"), &e), &e);
+    put(at("sum/a"), "123");
+    put(at("sum/b"), "4567");
+    put(at("sum/below/c"), "89");
+    assert_int_equal(symlink("a", at("sum/link")), 0);
+    assert_int_equal(fsio_folder_bytes(at("sum")), 7);
+    assert_int_equal(fsio_folder_bytes(at("none")), 0);
+    p = fsio_nearest(at("sum/none/at/all"));
+    assert_string_equal(p, at("sum"));
+    mem_free(p);
+    p = fsio_nearest("none-of-this/at/all");
+    assert_string_equal(p, ".");
+    mem_free(p);
+    p = fsio_nearest("/none-of-this/at/all");
+    assert_string_equal(p, "/");
+    mem_free(p);
+    assert_ok(fsio_may_write(at("sum/none/at/all"), &e), &e);
+    assert_int_equal(fsio_may_write(at("sum/a/run"), &why), STATUS_INPUT);
+    assert_non_null(strstr(why.msg, "sum/a/run: Not a directory"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads),   cmocka_unit_test(no_files),  cmocka_unit_test(writes),
         cmocka_unit_test(pieces),  cmocka_unit_test(full_disk), cmocka_unit_test(no_space),
         cmocka_unit_test(folders), cmocka_unit_test(removal),   cmocka_unit_test(chosen_failures),
-        cmocka_unit_test(lines),
+        cmocka_unit_test(lines),   cmocka_unit_test(around),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
