@@ -207,8 +207,7 @@ static int train_open_hubs(struct train *t, struct err *e)
         rc = ERR(e, STATUS_INPUT, "line %lld: no rm_type in the metadata, and no --rm-type",
                  (long long)t->untyped);
     }
-    place_hide(args);
-    json_object_set_new(args, "wandb_key", json_null());
+    secret_hide_named(args);
     memset(&h, 0, sizeof h);
     h.rm_type = o->rm_type;
     h.custom_rm_path = o->custom_rm_path;
@@ -372,7 +371,6 @@ static int train_open_durable(struct train *t, struct err *e)
     json_t *options = conf_dump_json(t->conf);
     int rc;
 
-    place_hide(options);
     secret_hide(options);
     t->run_dir = o->run_dir ? mem_strdup(o->run_dir)
                  : o->save  ? fsio_join(o->save, "run")
@@ -405,7 +403,6 @@ static int train_open_run(struct train *t, struct err *e)
 
     t->manifest = plan_manifest(&t->dev->plan);
     manifest = plan_train_manifest(&t->dev->plan);
-    place_hide(json_object_get(config, "options"));
     secret_hide(json_object_get(config, "options"));
     json_object_set_new(manifest, "version", json_string(MILES_VERSION));
     json_object_set_new(manifest, "device", json_string(t->dev->name));
@@ -483,7 +480,7 @@ static int train_open_samplers(struct train *t, struct err *e)
     json_t *args = conf_dump_json(t->conf);
     int rc = STATUS_OK;
 
-    place_hide(args);
+    secret_hide_named(args);
     if (host && port > host) {
         json_object_set_new(args, "sglang_router_ip",
                             json_stringn(host + 3, (size_t)(port - host) - 3));

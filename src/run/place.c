@@ -501,24 +501,6 @@ void place_router_words(const struct place_opts *p, struct cmdline *words)
     }
 }
 
-void place_hide(json_t *options)
-{
-    static const char *const lists[] = {"sglang_pass", "router_pass"};
-
-    if (json_is_string(json_object_get(options, "sglang_api_key"))) {
-        json_object_set_new(options, "sglang_api_key", json_string("..."));
-    }
-    for (int k = 0; k < 2; k++) {
-        json_t *list = json_object_get(options, lists[k]);
-        for (size_t i = 1; i < json_array_size(list); i++) {
-            const char *flag = json_string_value(json_array_get(list, i - 1));
-            if (flag && strncmp(flag, "--", 2) == 0 && strstr(flag, "api-key")) {
-                json_array_set_new(list, i, json_string("..."));
-            }
-        }
-    }
-}
-
 /* With http:// in front where it has no such thing, and without slashes behind. */
 static void place_put_url(struct buf *b, const char *host, int six)
 {

@@ -73,8 +73,6 @@ int place_engine_words(const struct place_opts *p, const struct train_opts *t,
 const char *place_sglang_flag(const struct place_opts *p, const char *flag);
 /* "router" and its flags. */
 void place_router_words(const struct place_opts *p, struct cmdline *words);
-/* Takes keys out of a dump of the options that is to be written down or shown. */
-void place_hide(json_t *options);
 /* "host:port", or that with http:// or https://, as a URL; free with mem_free. STATUS_INPUT when it
  * is another thing, or has no port. */
 int place_engine_url(const char *addr, char **url, struct err *e);

@@ -154,7 +154,16 @@ static json_t *secret_string(const char *text)
     return j ? j : json_string(SECRET_SHOWN);
 }
 
-void secret_hide(json_t *j)
+/* What stands for a string under a name; a new reference. */
+static json_t *secret_shown(json_t *v, const char *name, int by_name)
+{
+    if (name && secret_name(name, strlen(name))) {
+        return json_string(SECRET_SHOWN);
+    }
+    return by_name ? json_incref(v) : secret_string(json_string_value(v));
+}
+
+static void secret_walk(json_t *j, int by_name)
 {
     if (json_is_object(j)) {
         const char *key;
@@ -163,12 +172,9 @@ void secret_hide(json_t *j)
         json_object_foreach_safe(j, next, key, v)
         {
             if (json_is_string(v)) {
-                json_object_set_new(j, key,
-                                    secret_name(key, strlen(key))
-                                        ? json_string(SECRET_SHOWN)
-                                        : secret_string(json_string_value(v)));
+                json_object_set_new(j, key, secret_shown(v, key, by_name));
             } else {
-                secret_hide(v);
+                secret_walk(v, by_name);
             }
         }
     } else if (json_is_array(j)) {
@@ -176,12 +182,21 @@ void secret_hide(json_t *j)
             json_t *v = json_array_get(j, i);
             const char *before = i ? json_string_value(json_array_get(j, i - 1)) : NULL;
             if (json_is_string(v)) { /* a list of flags: --api-key, then its value */
-                int named = before && before[0] == '-' && secret_name(before, strlen(before));
-                json_array_set_new(
-                    j, i, named ? json_string(SECRET_SHOWN) : secret_string(json_string_value(v)));
+                before = before && before[0] == '-' ? before : NULL;
+                json_array_set_new(j, i, secret_shown(v, before, by_name));
             } else {
-                secret_hide(v);
+                secret_walk(v, by_name);
             }
         }
     }
+}
+
+void secret_hide(json_t *j)
+{
+    secret_walk(j, 0);
+}
+
+void secret_hide_named(json_t *j)
+{
+    secret_walk(j, 1);
 }

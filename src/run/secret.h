@@ -16,6 +16,9 @@
 struct buf;
 
 void secret_hide(json_t *j);
+/* Only what stands under a name that says so: for the user's own functions, which may need the rest
+ * as it is. */
+void secret_hide_named(json_t *j);
 void secret_text(const char *text, size_t n, struct buf *out);
 /* 1: the value of an option, field or variable of this name is a secret. */
 int secret_name(const char *name, size_t n);

@@ -12,6 +12,7 @@
 #include "run/cmdline.h"
 #include "run/engines.h"
 #include "run/place.h"
+#include "run/secret.h"
 
 static struct train_opts t;
 static struct place_opts p;
@@ -318,7 +319,7 @@ static void keys_are_hidden(void **state)
                   "--sglang-admin-api-key SECRET --router-api-key SECRET --router-queue-size 9"),
               &e);
     d = conf_dump_json(c);
-    place_hide(d);
+    secret_hide_named(d);
     text = json_dumps(d, 0);
     assert_null(strstr(text, "SECRET"));
     assert_non_null(strstr(text, "\"--router-queue-size\", \"9\""));

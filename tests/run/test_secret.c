@@ -56,8 +56,26 @@ static void options(void **state)
     secret_hide(NULL);
 }
 
+/* What the user's functions get: all but what is named a secret. */
+static void named(void **state)
+{
+    json_t *j = json_loads("{\"wandb_key\": \"a\", \"rm_url\": \"http://u:p@h/?api_key=k\","
+                           " \"sglang_pass\": [\"--api-key\", \"b\", \"--x\", \"http://u:p@h/\"]}",
+                           0, NULL);
+    char *text;
+    (void)state;
+    secret_hide_named(j);
+    text = json_dumps(j, JSON_COMPACT | JSON_SORT_KEYS);
+    assert_string_equal(text, "{\"rm_url\":\"http://u:p@h/?api_key=k\","
+                              "\"sglang_pass\":[\"--api-key\",\"...\",\"--x\","
+                              "\"http://u:p@h/\"],\"wandb_key\":\"...\"}");
+    free(text);
+    json_decref(j);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(texts), cmocka_unit_test(options)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(texts), cmocka_unit_test(options),
+                                       cmocka_unit_test(named)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
