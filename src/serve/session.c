@@ -211,9 +211,9 @@ static void marker_for(const json_t *messages, char *word, size_t size)
 }
 
 /* What the template writes behind an answer that `added` follows: the end of the answer's turn, the
- * messages, the opening of the next turn. */
-static int text_behind(const struct session_env *env, const struct session_ask *q, char **out,
-                       struct err *e)
+ * messages, and with `generate` the opening of the next turn. */
+static int text_behind(const struct session_env *env, const struct session_ask *q,
+                       const json_t *added, int generate, char **out, struct err *e)
 {
     char word[40];
     json_t *chat = json_array();
@@ -221,11 +221,11 @@ static int text_behind(const struct session_env *env, const struct session_ask *
     const char *at;
     int rc;
 
-    marker_for(q->added, word, sizeof word);
+    marker_for(added, word, sizeof word);
     json_array_append_new(chat, json_pack("{s:s,s:s}", "role", "user", "content", "x"));
     json_array_append_new(chat, json_pack("{s:s,s:s}", "role", "assistant", "content", word));
-    json_array_extend(chat, q->added);
-    rc = session_render(env, chat, q->tools, q->kwargs, 1, &x, e);
+    json_array_extend(chat, (json_t *)added);
+    rc = session_render(env, chat, q->tools, q->kwargs, generate, &x, e);
     json_decref(chat);
     if (rc != STATUS_OK) {
         return 422;
@@ -246,12 +246,48 @@ static int encode(const struct session_env *env, const char *text, int32_t **ids
     return tokenizer_encode(env->tok, text, strlen(text), 0, ids, n, e) == STATUS_OK ? 200 : 500;
 }
 
-/* Tokens of the new part. The end of turn that the policy sampled stands for the template's. */
-static int new_ids(const struct session *s, const struct session_ask *q, int32_t **ids, size_t *n,
+/* 1 when the template ends an answer with that token, whatever follows. */
+static int is_end(const struct session_env *env, const struct session_ask *q, int32_t id)
+{
+    json_t *none = json_array();
+    char *text = NULL;
+    int32_t *ids = NULL;
+    size_t n = 0;
+    struct err e;
+    int end = 1; /* a template that wants something to follow says nothing of it */
+
+    if (text_behind(env, q, none, 0, &text, &e) == 200 && encode(env, text, &ids, &n, &e) == 200) {
+        end = n && ids[0] == id;
+    }
+    json_decref(none);
+    mem_free(text);
+    mem_free(ids);
+    return end;
+}
+
+/* Where the answer's last token and the first behind it are both special, one of them goes: the end
+ * of turn that the policy sampled stands for the template's. */
+static void join(const struct session *s, struct session_ask *q, int32_t *ids, size_t *n)
+{
+    const struct session_turn *t = &s->turns[q->parent];
+    const struct tokenizer *tok = s->env->tok;
+    int32_t last = t->nsampled ? t->ids[t->ninserted + t->nsampled - 1] : -1;
+
+    if (!*n || last < 0 || !tokenizer_is_special(tok, ids[0]) || !tokenizer_is_special(tok, last)) {
+        return;
+    }
+    if (last == ids[0] || is_end(s->env, q, ids[0])) {
+        memmove(ids, ids + 1, sizeof *ids * --*n);
+    } else {
+        q->trim = 1; /* it opened another sort of message */
+    }
+}
+
+/* Tokens of the new part. */
+static int new_ids(const struct session *s, struct session_ask *q, int32_t **ids, size_t *n,
                    struct err *e)
 {
     const struct session_turn *t = q->parent < 0 ? NULL : &s->turns[q->parent];
-    const struct tokenizer *tok = s->env->tok;
     struct chat_text x = {0};
     char *text = NULL;
     int http;
@@ -262,27 +298,28 @@ static int new_ids(const struct session *s, const struct session_ask *q, int32_t
         x.text = NULL;
         chat_text_fini(&x);
     } else {
-        http = text_behind(s->env, q, &text, e);
+        http = text_behind(s->env, q, q->added, 1, &text, e);
     }
     http = http == 200 ? encode(s->env, text, ids, n, e) : http;
     mem_free(text);
-    if (http == 200 && t && *n && t->nsampled && tokenizer_is_special(tok, (*ids)[0]) &&
-        tokenizer_is_special(tok, t->ids[t->ninserted + t->nsampled - 1])) {
-        memmove(*ids, *ids + 1, sizeof **ids * --*n);
+    if (http == 200 && t) {
+        join(s, q, *ids, n);
     }
     return http;
 }
 
-/* The tokens of a line up to the end of turn i; room for `more` is left behind them. */
-static int32_t *line_ids(const struct session *s, int i, size_t more)
+/* The tokens of a line up to the end of turn i, but for the last `trim`; room for `more` is left
+ * behind them. */
+static int32_t *line_ids(const struct session *s, int i, int trim, size_t more)
 {
     size_t total = i < 0 ? 0 : (size_t)s->turns[i].tokens;
     int32_t *ids = mem_alloc(sizeof *ids * (total + more + 1));
 
     for (; i >= 0; i = s->turns[i].parent) {
         const struct session_turn *t = &s->turns[i];
-        size_t n = (size_t)(t->ninserted + t->nsampled);
-        memcpy(ids + t->tokens - n, t->ids, sizeof *ids * n);
+        int n = t->ninserted + t->nsampled;
+        memcpy(ids + t->tokens - n, t->ids, sizeof *ids * (size_t)(n - trim));
+        trim = t->trim;
     }
     return ids;
 }
@@ -346,8 +383,8 @@ int session_ask(const struct session *s, const json_t *messages, const json_t *t
         http = new_ids(s, q, &fresh, &n, e);
     }
     if (http == 200) {
-        q->ids = line_ids(s, q->parent, n);
-        q->from = q->parent < 0 ? 0 : s->turns[q->parent].tokens;
+        q->ids = line_ids(s, q->parent, q->trim, n);
+        q->from = q->parent < 0 ? 0 : s->turns[q->parent].tokens - q->trim;
         memcpy(q->ids + q->from, fresh, sizeof *fresh * n);
         q->n = q->from + (int)n;
         http = check_size(s, q, e);
@@ -393,6 +430,7 @@ int session_commit(struct session *s, const struct session_ask *q, const struct 
     t = &s->turns[s->n++];
     memset(t, 0, sizeof *t);
     t->parent = q->parent;
+    t->trim = q->trim;
     t->depth = (q->parent < 0 ? 0 : s->turns[q->parent].depth) + (int)json_array_size(q->added) + 1;
     t->added = json_incref(q->added);
     t->answer = json_deep_copy(a->message);

@@ -14,7 +14,9 @@
  * it, which takes the last back; any other history is a conflict.
  *
  * Behind an answer stands what the chat template writes there: its end of turn (as far as it was
- * not sampled), the new messages and the opening of the next turn. It is found by rendering the new
+ * not sampled), the new messages and the opening of the next turn. Where a template has no end of
+ * turn, and answers end with the opening of the message that is to come, one that was sampled for
+ * another sort of message than came is taken out again. All that is found by rendering the new
  * messages behind an answer that is a marker, so a template that rewrites older turns (by dropping
  * their reasoning) is no obstacle: older turns are not rendered at all.
  *
@@ -64,6 +66,7 @@ struct session_ask {
     int room;               /* tokens that an answer may have; at least 1 */
     int parent;             /* turn that it goes on from; -1: none */
     int drop;               /* turn that it takes back; -1: none */
+    int trim;               /* sampled tokens at the end of the parent that are left out */
     json_t *added;          /* messages behind that turn's answer */
     json_t *tools, *kwargs; /* or NULL */
 };

@@ -11,6 +11,7 @@ struct session_turn {
     int parent; /* -1: it begins a conversation */
     int depth;  /* messages from the start to its answer */
     int tokens; /* from the start to its end */
+    int trim;   /* tokens of the parent's answer that are not in this line */
     json_t *added, *answer, *tools, *kwargs;
     int ninserted, nsampled;
     int32_t *ids; /* (ninserted + nsampled) behind the parent's */

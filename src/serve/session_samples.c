@@ -139,22 +139,23 @@ static void add_segment(json_t *list, int start, int len, const struct session_t
     }
 }
 
-/* Puts turn i and those before it into the sample. `trained` says which are in an earlier one. */
-static int fill(const struct session *s, int i, struct session_sample *x, char *trained,
+/* Puts turn i and those before it into the sample, without its last `trim` tokens; where they end.
+ * `trained` says which are in an earlier one. */
+static int fill(const struct session *s, int i, int trim, struct session_sample *x, char *trained,
                 json_t *segments, json_t *ids)
 {
     const struct session_turn *t = &s->turns[i];
-    int at = t->parent < 0 ? 0 : fill(s, t->parent, x, trained, segments, ids);
-    int first = t->parent < 0, from = at + t->ninserted - x->prompt;
+    int at = t->parent < 0 ? 0 : fill(s, t->parent, t->trim, x, trained, segments, ids);
+    int first = t->parent < 0, from = at + t->ninserted - x->prompt, n = t->nsampled - trim;
 
-    memcpy(x->ids + at, t->ids, sizeof *x->ids * (size_t)(t->ninserted + t->nsampled));
-    memcpy(x->logps + from, t->logps, sizeof *x->logps * (size_t)t->nsampled);
-    memset(x->mask + from, !trained[i], (size_t)t->nsampled);
+    memcpy(x->ids + at, t->ids, sizeof *x->ids * (size_t)(t->ninserted + n));
+    memcpy(x->logps + from, t->logps, sizeof *x->logps * (size_t)n);
+    memset(x->mask + from, !trained[i], (size_t)n);
     add_segment(segments, at - x->prompt, first ? 0 : t->ninserted, t, 0);
-    add_segment(segments, from, t->nsampled, t, 1);
+    add_segment(segments, from, n, t, 1);
     json_array_append_new(ids, json_string(t->id));
     trained[i] = 1;
-    return at + t->ninserted + t->nsampled;
+    return at + t->ninserted + n;
 }
 
 static int root_of(const struct session *s, int i)
@@ -190,7 +191,7 @@ static int line_sample(const struct session *s, int leaf, int branch, char *trai
     x->ids = mem_alloc(sizeof *x->ids * (size_t)(t->tokens + 1));
     x->mask = mem_alloc((size_t)x->response + 1);
     x->logps = mem_alloc(sizeof *x->logps * ((size_t)x->response + 1));
-    fill(s, leaf, x, trained, segments, ids);
+    fill(s, leaf, 0, x, trained, segments, ids);
     rc = tokenizer_decode(s->env->tok, x->ids + x->prompt, (size_t)x->response, 1, &text, &len, e);
     x->meta = json_pack(
         "{s:i,s:i,s:s,s:s,s:i,s:I,s:i,s:o,s:o,s:o,s:o,s:o}", "prompt_length", x->prompt,

@@ -176,6 +176,11 @@ live_equal "weights of a run that was killed" "$(weights plain)" "$(weights kill
 "$MILES" replay "$WORK/plain" >"$WORK/replay.out" 2>&1 || lib_die "replay: $(tail -n 3 "$WORK/replay.out")"
 trained=$((trained + 2))
 
+# Two engines behind a router, each conversation at one of them: the same bits.
+train router --custom-agent-function-path "$WORK/agents.py:plain" --rollout-num-gpus 2 --use-miles-router
+live_equal "weights of a run with a router" "$(weights plain)" "$(weights router)"
+trained=$((trained + 1))
+
 # Agents that raise, take too long or die: their groups are replaced, and counted.
 train unruly --custom-agent-function-path "$WORK/agents.py:unruly" --hook-timeout 3
 failed=$(metric unruly rollout/reward_failed_groups)

@@ -362,13 +362,78 @@ static void test_bounds(void **state)
     session_free(s);
 }
 
+/* A template whose answers end with the opening of what comes: the one that was sampled stays where
+ * that is what came, else it is taken out, also in a line that goes on. */
+static void test_openings(void **state)
+{
+    static const char opening[] =
+        "{% for m in messages %}{{ '<s>' if m.role == 'user' else '</s>' if m.role == 'tool' else "
+        "'' }}{{ m.role }}: {{ m.content }}{% endfor %}{% if add_generation_prompt %}assistant: "
+        "{% endif %}";
+    struct session_env env = env_of(1);
+    struct chat_template *tmpl;
+    struct session *s;
+    struct session_sample *list;
+    struct session_ask q;
+    struct err e = {0};
+    json_t *m = json_pack("[{s:s,s:s},{s:s,s:s},{s:s,s:s}]", "role", "user", "content", "hi",
+                          "role", "assistant", "content", "yo", "role", "tool", "content", "7");
+    static const char *const t[] = {"hi", "yo", "no", "yo", "so"};
+    int n;
+
+    (void)state;
+    assert_ok(chat_template_new(opening, &tmpl, &e), &e);
+    env.chat = tmpl;
+    s = session_new(&env);
+    assert_int_equal(ask(s, t, 1, &q, &e), 200);
+    assert_int_equal(say(s, &q, "yo", 0, &e), 200);
+    assert_int_equal(session_ask(s, m, NULL, NULL, &q, &e), 200); /* </s> opens a tool's message */
+    expect_text(&q, "<s>user: hiassistant: yo</s>tool: 7assistant: ");
+    assert_int_equal(q.trim, 0);
+    session_ask_fini(&q);
+    assert_int_equal(ask(s, t, 3, &q, &e), 200); /* not a user's */
+    expect_text(&q, "<s>user: hiassistant: yo<s>user: noassistant: ");
+    assert_int_equal(q.trim, 1);
+    assert_int_equal(say(s, &q, "yo", 0, &e), 200);
+    assert_int_equal(ask(s, t, 5, &q, &e), 200);
+    expect_text(&q, "<s>user: hiassistant: yo<s>user: noassistant: yo<s>user: soassistant: ");
+    assert_int_equal(say(s, &q, "ok", 0, &e), 200);
+
+    assert_int_equal(session_samples(s, 0, &list, &n, &e), 200);
+    assert_int_equal(n, 1);
+    for (int i = 0, sampled = 0; i < list[0].response; i++) {
+        const json_t *segments = json_object_get(list[0].meta, "segments");
+        int here = 0;
+        for (size_t k = 0; k < json_array_size(segments); k++) {
+            const json_t *g = json_array_get(segments, k);
+            int at = i - (int)json_integer_value(json_object_get(g, "start"));
+            here |= at >= 0 && at < json_integer_value(json_object_get(g, "len")) &&
+                    json_integer_value(json_object_get(g, "origin")) == 0;
+        }
+        assert_int_equal(list[0].mask[i], here);
+        /* two of the first answers, three of the last */
+        assert_true(list[0].logps[i] ==
+                    (here ? -0.5f - (float)(sampled < 4 ? sampled % 2 : sampled - 4) : 0.0f));
+        sampled += here;
+    }
+    {
+        struct session_ask all = {.ids = list[0].ids, .n = list[0].prompt + list[0].response};
+        expect_text(&all,
+                    "<s>user: hiassistant: yo<s>user: noassistant: yo<s>user: soassistant: ok</s>");
+    }
+    session_samples_free(list, n);
+    json_decref(m);
+    session_free(s);
+    chat_template_free(tmpl);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_line),   cmocka_unit_test(test_rollback),
         cmocka_unit_test(test_ends),   cmocka_unit_test(test_tree),
         cmocka_unit_test(test_audit),  cmocka_unit_test(test_matchers),
-        cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_bounds), cmocka_unit_test(test_openings),
     };
     return cmocka_run_group_tests_name("session", tests, setup, teardown);
 }
