@@ -328,7 +328,7 @@ static json_t *messages_from(const json_t *messages, size_t at)
 {
     json_t *out = json_array();
     for (size_t i = at; i < json_array_size(messages); i++) {
-        json_array_append(out, json_array_get(messages, i));
+        json_array_append_new(out, json_deep_copy(json_array_get(messages, i)));
     }
     return out;
 }
@@ -378,8 +378,8 @@ int session_ask(const struct session *s, const json_t *messages, const json_t *t
     http = find_place(s, messages, q, e);
     if (http == 200) {
         q->added = messages_from(messages, q->parent < 0 ? 0 : (size_t)s->turns[q->parent].depth);
-        q->tools = json_incref((json_t *)tools);
-        q->kwargs = json_incref((json_t *)kwargs);
+        q->tools = json_deep_copy(tools);
+        q->kwargs = json_deep_copy(kwargs);
         http = new_ids(s, q, &fresh, &n, e);
     }
     if (http == 200) {
@@ -407,7 +407,17 @@ void session_ask_fini(struct session_ask *q)
 
 /* ---- a turn comes in ---- */
 
-int session_commit(struct session *s, const struct session_ask *q, const struct session_answer *a,
+/* The turn gets what the request has: JSON that a session has is nobody else's, because its counts
+ * of references are no business of two threads. */
+static void take_over(struct session_turn *t, struct session_ask *q)
+{
+    t->added = q->added;
+    t->tools = q->tools;
+    t->kwargs = q->kwargs;
+    q->added = q->tools = q->kwargs = NULL;
+}
+
+int session_commit(struct session *s, struct session_ask *q, const struct session_answer *a,
                    struct err *e)
 {
     struct session_turn *t;
@@ -432,10 +442,8 @@ int session_commit(struct session *s, const struct session_ask *q, const struct 
     t->parent = q->parent;
     t->trim = q->trim;
     t->depth = (q->parent < 0 ? 0 : s->turns[q->parent].depth) + (int)json_array_size(q->added) + 1;
-    t->added = json_incref(q->added);
+    take_over(t, q);
     t->answer = json_deep_copy(a->message);
-    t->tools = json_incref(q->tools);
-    t->kwargs = json_incref(q->kwargs);
     t->ninserted = fresh;
     t->nsampled = a->n;
     t->tokens = q->n + a->n;
@@ -460,8 +468,10 @@ json_t *session_line_messages(const struct session *s, int i)
     json_t *out = i < 0 ? json_array() : session_line_messages(s, s->turns[i].parent);
 
     if (i >= 0) {
-        json_array_extend(out, s->turns[i].added);
-        json_array_append(out, s->turns[i].answer);
+        json_t *added = json_deep_copy(s->turns[i].added);
+        json_array_extend(out, added);
+        json_array_append_new(out, json_deep_copy(s->turns[i].answer));
+        json_decref(added);
     }
     return out;
 }

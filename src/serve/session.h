@@ -21,7 +21,7 @@
  * their reasoning) is no obstacle: older turns are not rendered at all.
  *
  * Functions return 200, or the HTTP status that says what is wrong, with the cause in e. A session
- * is used by one thread at a time. */
+ * is used by one thread at a time; what goes in and out is copied. */
 #ifndef SERVE_SESSION_H
 #define SERVE_SESSION_H
 
@@ -103,8 +103,8 @@ int session_tokens(const struct session *s); /* of its longest line */
 int session_ask(const struct session *s, const json_t *messages, const json_t *tools,
                 const json_t *kwargs, struct session_ask *q, struct err *e);
 void session_ask_fini(struct session_ask *q); /* a zeroed one is fine */
-/* 409: the history has changed since it was asked. */
-int session_commit(struct session *s, const struct session_ask *q, const struct session_answer *a,
+/* The messages of q become the session's. 409: the history has changed since it was asked. */
+int session_commit(struct session *s, struct session_ask *q, const struct session_answer *a,
                    struct err *e);
 
 /* One sample for each line of turns; what several lines share is trained in the first of them. A

@@ -32,7 +32,7 @@ struct session {
 
 int session_render(const struct session_env *env, const json_t *messages, const json_t *tools,
                    const json_t *kwargs, int generate, struct chat_text *out, struct err *e);
-/* All messages up to the answer of turn i; the caller's. */
+/* A copy of all messages up to the answer of turn i. */
 json_t *session_line_messages(const struct session *s, int i);
 const char *session_finish_name(enum session_finish f);
 
