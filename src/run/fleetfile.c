@@ -4,7 +4,6 @@
 #include "run/fleetfile.h"
 
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/buf.h"
 #include "base/fsio.h"
@@ -26,8 +25,8 @@ struct fleetfile {
     char *path;
     struct port_http *port;
     struct fleetfile_list have;
-    struct stat seen; /* as it was read last */
-    int full;         /* 1: there was no room for some */
+    char *seen; /* as it was read last; NULL: it could not be */
+    int full;   /* 1: there was no room for some */
     double next_look;
 };
 
@@ -146,49 +145,55 @@ static void fleetfile_apply(struct fleetfile *r, struct fleetfile_list *want)
     *want = (struct fleetfile_list){0};
 }
 
-static int fleetfile_read(struct fleetfile *r, struct err *e)
+/* The engines become those of the text, which is the file's now; takes it. */
+static int fleetfile_take(struct fleetfile *r, char *text, struct err *e)
 {
     struct fleetfile_list want = {0};
-    char *text = NULL;
-    int rc;
+    int rc = fleetfile_each(text, fleetfile_collect, &want, e);
 
-    memset(&r->seen, 0, sizeof r->seen);
-    (void)stat(r->path, &r->seen);
-    rc = fleetfile_text(r, &text, e);
-    rc = rc == STATUS_OK ? fleetfile_each(text, fleetfile_collect, &want, e) : rc;
+    mem_free(r->seen);
+    r->seen = text;
     if (rc == STATUS_OK) {
         fleetfile_apply(r, &want);
     } else {
         err_prefix(e, "%s", r->path);
     }
     fleetfile_list_fini(&want);
-    mem_free(text);
     return rc;
 }
 
-static int fleetfile_changed(const struct fleetfile *r)
+static int fleetfile_read(struct fleetfile *r, struct err *e)
 {
-    struct stat st;
+    char *text = NULL;
+    int rc = fleetfile_text(r, &text, e);
 
-    memset(&st, 0, sizeof st);
-    (void)stat(r->path, &st);
-    return st.st_ino != r->seen.st_ino || st.st_size != r->seen.st_size ||
-           st.st_mtim.tv_sec != r->seen.st_mtim.tv_sec ||
-           st.st_mtim.tv_nsec != r->seen.st_mtim.tv_nsec;
+    return rc == STATUS_OK ? fleetfile_take(r, text, e) : rc;
 }
 
 void fleetfile_look(struct fleetfile *r, double now)
 {
     struct err e = {0};
+    char *text = NULL;
+    int rc, could = r->seen != NULL;
 
     if (now < r->next_look) {
         return;
     }
     r->next_look = now + FLEETFILE_LOOK_S;
-    if (!fleetfile_changed(r) && !r->full) {
+    rc = fleetfile_text(r, &text, &e);
+    if (rc != STATUS_OK) {
+        mem_free(r->seen);
+        r->seen = NULL;
+        if (!could) {
+            return; /* it was said */
+        }
+    } else if (could && strcmp(text, r->seen) == 0 && !r->full) {
+        mem_free(text);
         return;
+    } else {
+        rc = fleetfile_take(r, text, &e);
     }
-    if (fleetfile_read(r, &e) != STATUS_OK) {
+    if (rc != STATUS_OK) {
         log_error(LAUNCH, "the engines stay as they are: %s", e.msg);
     }
 }
@@ -272,6 +277,7 @@ void fleetfile_close(struct fleetfile *r)
 {
     if (r) {
         fleetfile_list_fini(&r->have);
+        mem_free(r->seen);
         mem_free(r->path);
         mem_free(r);
     }
