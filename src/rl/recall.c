@@ -55,12 +55,26 @@ void recall_free(struct recall *r)
     }
 }
 
-static struct journal_key recall_key(int64_t rollout, int set, const struct sample *s)
+/* What the n samples of a question are known by. Those of a group are scored together: when one of
+ * them has grown, it is another question for all. */
+static uint64_t recall_ask(struct sample *const *s, int n)
 {
-    struct journal_key k = {.rollout = rollout, .sample = s->index, .set = set};
-    k.ask = XXH3_64bits(s->tokens, sizeof *s->tokens * (size_t)(s->prompt_len + s->response_len));
-    k.start = s->branch; /* branches of one sample are scored apart */
-    return k;
+    uint64_t ask = 0;
+
+    for (int i = 0; i < n; i++) {
+        size_t bytes = sizeof *s[i]->tokens * (size_t)(s[i]->prompt_len + s[i]->response_len);
+        ask = XXH3_64bits_withSeed(s[i]->tokens, bytes, ask);
+    }
+    return ask;
+}
+
+static struct journal_key recall_key(int64_t rollout, int set, const struct sample *s, uint64_t ask)
+{
+    return (struct journal_key){.rollout = rollout,
+                                .sample = s->index,
+                                .ask = ask,
+                                .set = set,
+                                .start = s->branch}; /* branches of one are scored apart */
 }
 
 static char *recall_pack(const struct hub_result *r)
@@ -132,13 +146,13 @@ static int recall_find(struct recall *r, const struct journal_key *k, struct hub
 
 /* All of them from the journal: 0, or STATUS_NOTFOUND when one is missing. */
 static int recall_known(struct recall *r, int64_t id, int64_t rollout, int set,
-                        struct sample *const *s, int n, struct err *e)
+                        struct sample *const *s, int n, uint64_t ask, struct err *e)
 {
     struct hub_result *found = mem_alloc(sizeof *found * (size_t)n);
     int rc = STATUS_OK, have = 0;
 
     while (rc == STATUS_OK && have < n) {
-        struct journal_key k = recall_key(rollout, set, s[have]);
+        struct journal_key k = recall_key(rollout, set, s[have], ask);
         rc = recall_find(r, &k, &found[have], e);
         found[have].id = id + have;
         have += rc == STATUS_OK;
@@ -182,7 +196,8 @@ static json_t *recall_json(const struct recall *r, const struct sample *s)
 int recall_submit(struct recall *r, int64_t id, int64_t rollout, int set, struct sample *const *s,
                   int n, int group, struct err *e)
 {
-    int rc = recall_known(r, id, rollout, set, s, n, e);
+    uint64_t ask = recall_ask(s, n);
+    int rc = recall_known(r, id, rollout, set, s, n, ask, e);
     json_t *j;
 
     if (rc != STATUS_NOTFOUND) {
@@ -202,7 +217,7 @@ int recall_submit(struct recall *r, int64_t id, int64_t rollout, int set, struct
         if (r->nasked == r->cap_asked) {
             ASSERT(mem_grow((void **)&r->asked, &r->cap_asked, 256, sizeof *r->asked));
         }
-        r->asked[r->nasked++] = (struct recall_asked){id + i, recall_key(rollout, set, s[i])};
+        r->asked[r->nasked++] = (struct recall_asked){id + i, recall_key(rollout, set, s[i], ask)};
     }
     return rc;
 }

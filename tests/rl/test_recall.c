@@ -148,11 +148,85 @@ static void test_some(void **state)
     ask_close(&a);
 }
 
+/* Scores a group by how often it was asked before. */
+struct counter {
+    int64_t id;
+    int asked, left;
+};
+
+static int counter_submit(void *self, const struct hub_request *q, struct err *err)
+{
+    struct counter *c = self;
+    (void)err;
+    c->id = q->id;
+    c->left = (int)json_array_size(q->sample);
+    c->asked++;
+    return STATUS_OK;
+}
+
+static int counter_poll(void *self, double wait_s, struct hub_result *out, struct err *err)
+{
+    struct counter *c = self;
+    (void)wait_s, (void)err;
+    if (!c->left) {
+        return STATUS_AGAIN;
+    }
+    *out = (struct hub_result){.id = c->id++, .reward = c->asked, .why = HUB_SCORED};
+    c->left--;
+    return STATUS_OK;
+}
+
+static void ask_group(struct recall *r, int64_t rollout, struct sample *const *s, double want)
+{
+    struct hub_result x;
+    assert_ok(recall_submit(r, 0, rollout, 0, s, 3, 1, &e), &e);
+    for (int left = 3; left; left--) {
+        int rc;
+        while ((rc = recall_poll(r, 0.1, &x, &e)) == STATUS_AGAIN) {
+        }
+        assert_ok(rc, &e);
+        assert_true(x.reward == want);
+    }
+}
+
+/* Of a group all are scored together: when one has grown the others' rewards are others, too. */
+static void test_group_grows(void **state)
+{
+    struct counter c = {0};
+    struct hub_scorer scorer = {counter_submit, counter_poll, &c};
+    struct hub_opts h = {.rm_type = "f1", .scorer = &scorer};
+    struct sample *s[3];
+    int32_t more[3] = {5, 6, 7};
+    struct ask a;
+    (void)state;
+
+    for (int i = 0; i < 3; i++) {
+        s[i] = sample_of(i);
+    }
+    ask_open(&a, "grows", 0);
+    hub_close(a.hub);
+    recall_free(a.r);
+    assert_ok(hub_open(&h, &a.hub, &e), &e);
+    a.r = recall_new(a.hub, ledger_journal(a.l), NULL);
+    ask_group(a.r, 3, s, 1);
+    ask_group(a.r, 4, s, 1); /* known */
+    sample_set(s[2], more, 2, more, NULL, 3, 0, 1);
+    ask_group(a.r, 4, s, 2);
+    ask_close(&a);
+    ask_open(&a, "grows", 1); /* what the samples as they are now were told, and not before */
+    ask_group(a.r, 4, s, 2);
+    ask_close(&a);
+    for (int i = 0; i < 3; i++) {
+        sample_free(s[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_recalled),
         cmocka_unit_test(test_some),
+        cmocka_unit_test(test_group_grows),
     };
     return cmocka_run_group_tests(tests, fakeport_setup, fakeport_teardown);
 }
