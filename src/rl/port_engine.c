@@ -250,6 +250,7 @@ static void port_engine_clear(struct port_http *p, struct port_engine *en)
 {
     port_http_drop(p, &en->call);
     port_http_drop(p, &en->health);
+    en->control = 0;
     port_engine_leave(p, en);
     port_pace_reset(p, en);
     log_info(ENGINE, "%s is taken out", port_engine_name(en));

@@ -664,6 +664,23 @@ static void test_control(void **state)
     finish();
 }
 
+/* An engine that is taken out in the middle of it is not waited for. */
+static void test_control_removed(void **state)
+{
+    struct err e = {0};
+    (void)state;
+    defaults(2);
+    begin(2);
+    h.e[1].deaf = 1;
+    assert_int_equal(b.r->control(b.r->self, PORT_PAUSE, &e), STATUS_AGAIN);
+    assert_ok(port_http_remove(b.p, 1, &e), &e);
+    assert_ok(control(PORT_PAUSE, &e), &e);
+    assert_ok(control(PORT_CONTINUE, &e), &e);
+    submit_all(4, 2);
+    drain_all(8);
+    finish();
+}
+
 /* What is refused, fails too often or takes too long ends the port, and says which. */
 static void test_errors(void **state)
 {
@@ -1106,6 +1123,7 @@ int main(void)
         cmocka_unit_test(test_before),
         cmocka_unit_test(test_abort),
         cmocka_unit_test(test_control),
+        cmocka_unit_test(test_control_removed),
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_bound),
         cmocka_unit_test(test_external),
