@@ -39,6 +39,10 @@ static const struct {
     [SIM_TAKES_WRONG] = {"new weights taken wrongly", 0.04},
     [SIM_GIVES_UP] = {"engine gave samples up", 0.01},
     [SIM_NO_START] = {"engine does not start", 0.05},
+    [SIM_ADDED] = {"engine added", 0.3},
+    [SIM_REMOVED] = {"engine taken out", 0.3},
+    [SIM_ADDED_NOBODY] = {"an address added where nobody is", 0.05},
+    [SIM_SLIP] = {"half a line in the file of engines", 0.05},
     [SIM_REWARD_FAILS] = {"reward failed", 0.01},
     [SIM_REWARD_SLOW] = {"reward slow", 0.05},
     [SIM_WRITE_FAILS] = {"write failed", 0.004},
@@ -53,8 +57,8 @@ static const struct {
     [SIM_CLOCK_JUMPS] = {"clock jumped", 0},
 };
 
-static const char *const sim_plants[SIM_NPLANTS] = {"none",      "requeue", "fsync",
-                                                    "staleness", "twice",   "stale"};
+static const char *const sim_plants[SIM_NPLANTS] = {"none",  "requeue", "fsync", "staleness",
+                                                    "twice", "stale",   "gone"};
 
 const char *sim_fault_name(enum sim_fault f)
 {

@@ -46,6 +46,11 @@ enum sim_fault {
     SIM_TAKES_WRONG,
     SIM_GIVES_UP,
     SIM_NO_START,
+    /* the people who run them */
+    SIM_ADDED,
+    SIM_REMOVED,
+    SIM_ADDED_NOBODY,
+    SIM_SLIP,
     /* rewards */
     SIM_REWARD_FAILS,
     SIM_REWARD_SLOW,
@@ -73,6 +78,7 @@ enum sim_plant {
     SIM_PLANT_STALENESS, /* groups one version too old are trained on */
     SIM_PLANT_TWICE,     /* an answer is taken twice */
     SIM_PLANT_STALE,     /* answers of weights other than those asked for are taken */
+    SIM_PLANT_GONE,      /* an engine that was taken out is still used */
     SIM_NPLANTS
 };
 const char *sim_plant_name(enum sim_plant p);

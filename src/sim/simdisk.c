@@ -537,6 +537,18 @@ void simdisk_restart(struct simdisk *d, int power)
     d->full_until = 0;
 }
 
+void simdisk_place(struct simdisk *d, const char *path, const void *p, size_t n)
+{
+    char last[SIMDISK_NAME];
+    struct simdisk_node *dir = simdisk_walk(d, path, last), *f = simdisk_node(d, 0);
+
+    ASSERT(dir && last[0]);
+    simdisk_log(f, 0, p, n);
+    simdisk_settle(f);
+    simdisk_put(&dir->names, last, f);
+    simdisk_put(&dir->safe_names, last, f);
+}
+
 int64_t simdisk_bytes(const struct simdisk *d)
 {
     int64_t sum = 0;

@@ -13,6 +13,7 @@
 #ifndef SIM_SIMDISK_H
 #define SIM_SIMDISK_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 struct fsio_disk;
@@ -26,6 +27,9 @@ void simdisk_free(struct simdisk *d); /* NULL is fine */
 const struct fsio_disk *simdisk_table(struct simdisk *d);
 /* The controller has ended and is gone; power 1: with the machine. */
 void simdisk_restart(struct simdisk *d, int power);
+/* Somebody else puts a file there, whole and durable: no event of the controller's. Its folder is
+ * there. */
+void simdisk_place(struct simdisk *d, const char *path, const void *p, size_t n);
 /* Bytes of all files. */
 int64_t simdisk_bytes(const struct simdisk *d);
 

@@ -50,6 +50,7 @@ struct simfleet_engine {
     double hung_until, sick_until, slow_until;
     struct simfleet_weights has, had;
     int paused;
+    int own; /* 1: the controller starts it */
     char url[32];
 };
 
@@ -297,7 +298,7 @@ static void simfleet_up(void *arg, int64_t life)
     if (en->life != life / f->n || en->state != SIMFLEET_STARTING) {
         return;
     }
-    if (f->own && sim_fault(f->s, SIM_NO_START)) {
+    if (en->own && sim_fault(f->s, SIM_NO_START)) {
         simfleet_ends(f, engine, 0);
         return;
     }
@@ -516,10 +517,10 @@ static void simfleet_befall(struct simfleet *f, int engine)
 
     if (sim_fault(f->s, SIM_CRASH)) {
         simfleet_ends(f, engine, sim_below(f->s, 4) == 0);
-        if (!f->own) {
+        if (!en->own) {
             simfleet_starts(f, engine, sim_between(f->s, 0.5, 20));
         }
-    } else if (!f->own && sim_fault(f->s, SIM_FORGETS)) {
+    } else if (!en->own && sim_fault(f->s, SIM_FORGETS)) {
         simfleet_ends(f, engine, 0);
         en->state = SIMFLEET_UP;
     } else if (sim_fault(f->s, SIM_HANG)) {
@@ -537,6 +538,9 @@ static int simfleet_arrive(void *arg, const struct simnet_request *r)
 {
     struct simfleet *f = arg;
 
+    if (r->engine >= f->n) {
+        return 0;
+    }
     if (f->e[r->engine].state == SIMFLEET_UP) {
         simfleet_befall(f, r->engine);
     }
@@ -563,29 +567,44 @@ static void simfleet_gone(void *arg, uint64_t id)
 
 void simfleet_orphaned(struct simfleet *f)
 {
-    for (int i = 0; i < f->n && f->own; i++) {
-        simfleet_ends(f, i, 1);
+    for (int i = 0; i < f->n; i++) {
+        if (f->e[i].own) {
+            simfleet_ends(f, i, 1);
+        }
     }
+}
+
+void simfleet_begin(struct simfleet *f, int engine, double after)
+{
+    if (f->e[engine].state == SIMFLEET_DOWN) {
+        simfleet_starts(f, engine, after);
+    }
+}
+
+void simfleet_end(struct simfleet *f, int engine)
+{
+    simfleet_ends(f, engine, 0);
 }
 
 /* ---- beginning and end ---- */
 
-struct simfleet *simfleet_new(struct sim *s, struct simnet *n, int engines, int own)
+struct simfleet *simfleet_new(struct sim *s, struct simnet *n, int engines, int own, int more)
 {
     struct simfleet *f = mem_alloc(sizeof *f);
 
     f->s = s;
     f->net = n;
-    f->n = engines;
+    f->n = engines + more;
     f->own = own;
-    f->e = mem_alloc(sizeof *f->e * (size_t)engines);
-    f->urls = mem_alloc(sizeof *f->urls * (size_t)engines);
+    f->e = mem_alloc(sizeof *f->e * (size_t)f->n);
+    f->urls = mem_alloc(sizeof *f->urls * (size_t)f->n);
     f->host = (struct port_http_host){simfleet_host_start, simfleet_host_alive, simfleet_host_url,
                                       simfleet_host_kill, f};
-    for (int i = 0; i < engines; i++) {
+    for (int i = 0; i < f->n; i++) {
         snprintf(f->e[i].url, sizeof f->e[i].url, "http://engine-%d", i);
         f->urls[i] = f->e[i].url;
-        f->e[i].state = own ? SIMFLEET_DOWN : SIMFLEET_UP;
+        f->e[i].own = own && i < engines;
+        f->e[i].state = own || i >= engines ? SIMFLEET_DOWN : SIMFLEET_UP;
         f->e[i].has = (struct simfleet_weights){0, "default"};
     }
     simnet_serve(n, simfleet_arrive, simfleet_gone, f);

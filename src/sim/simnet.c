@@ -27,6 +27,8 @@ struct simnet {
     simnet_arrive_fn *arrive;
     simnet_gone_fn *gone;
     void *arg;
+    simnet_watch_fn *watch;
+    void *watch_arg;
     struct simnet_call **calls; /* not released */
     size_t ncalls, cap_calls;
     struct simnet_call *first, **last; /* ended, and not taken */
@@ -237,6 +239,9 @@ static int simnet_start(void *self, const struct http_client_request *q, uint64_
     c->body = q->body ? mem_strndup(q->body, q->len) : mem_strdup("");
     *id = c->id;
     sim_event(n->s, "net: %llu to engine %d %s", (unsigned long long)c->id, c->engine, c->path);
+    if (n->watch) {
+        n->watch(n->watch_arg, c->engine, c->path);
+    }
     simnet_send(n, c, q);
     return STATUS_OK;
 }
@@ -299,6 +304,12 @@ void simnet_serve(struct simnet *n, simnet_arrive_fn *arrive, simnet_gone_fn *go
     n->arrive = arrive;
     n->gone = gone;
     n->arg = arg;
+}
+
+void simnet_watch(struct simnet *n, simnet_watch_fn *watch, void *arg)
+{
+    n->watch = watch;
+    n->watch_arg = arg;
 }
 
 void simnet_reset(struct simnet *n)

@@ -26,10 +26,13 @@ struct simnet_request {
 typedef int simnet_arrive_fn(void *arg, const struct simnet_request *r);
 /* The connection of a request ended on the controller's side. */
 typedef void simnet_gone_fn(void *arg, uint64_t id);
+/* The controller asks an engine for something. */
+typedef void simnet_watch_fn(void *arg, int engine, const char *path);
 
 struct simnet *simnet_new(struct sim *s);
 void simnet_free(struct simnet *n); /* NULL is fine */
 void simnet_serve(struct simnet *n, simnet_arrive_fn *arrive, simnet_gone_fn *gone, void *arg);
+void simnet_watch(struct simnet *n, simnet_watch_fn *watch, void *arg); /* NULL: nobody */
 const struct http_net *simnet_table(struct simnet *n);
 /* The engine's answer; text is copied. Unknown ids are ignored. */
 void simnet_answer(struct simnet *n, uint64_t id, int status, const char *text);

@@ -81,6 +81,21 @@ static void simplan_mode(struct simplan *p, struct sim *s)
     }
 }
 
+/* Engines that come and go beside those that the run begins with, or in their place. */
+static void simplan_crew(struct simplan *p, struct sim *s)
+{
+    if (sim_below(s, 3)) {
+        return;
+    }
+    p->places = 1 + (int)sim_below(s, 3);
+    p->listed = (int)sim_below(s, p->places + 1);
+    if (!p->own && sim_below(s, 2)) {
+        p->places += p->engines;
+        p->listed += p->engines;
+        p->engines = 0;
+    }
+}
+
 static void simplan_faults(struct simplan *p, struct sim *s)
 {
     static const double rates[] = {0.2, 0.5, 1.0, 2.0};
@@ -131,6 +146,7 @@ void simplan_draw(struct simplan *p, uint64_t seed)
     }
     simplan_text(p, "ledger-mode", sim_below(&s, 2) ? "wal" : "rollback");
     simplan_mode(p, &s);
+    simplan_crew(p, &s);
     simplan_faults(p, &s);
     sim_fini(&s);
 }

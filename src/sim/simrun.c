@@ -23,6 +23,7 @@
 #include "rl/train_opts.h"
 #include "run/durable.h"
 #include "run/ledger.h"
+#include "sim/simcrew.h"
 #include "sim/simdisk.h"
 #include "sim/simfleet.h"
 #include "sim/simnet.h"
@@ -35,6 +36,7 @@
 
 #define SIMRUN_SAVE   SIMDISK_ROOT "/save"
 #define SIMRUN_DIR    SIMDISK_ROOT "/save/run"
+#define SIMRUN_SLOW_S 4   /* for an engine that is taken out to finish what it has */
 #define SIMRUN_STARTS 100 /* of the controller; more is a run that does not end */
 
 /* ---- what all seeds use ---- */
@@ -98,6 +100,7 @@ struct simrun {
     struct simdisk *disk;
     struct simnet *net;
     struct simfleet *fleet;
+    struct simcrew *crew; /* NULL: engines neither come nor go */
     struct simtrain *train;
     struct simreward *reward;
     struct simwatch *watch;
@@ -169,8 +172,14 @@ static int simrun_engines(struct simrun *r, struct simrun_life *l, struct err *e
                                .request_s = 240,
                                .sync_s = 60,
                                .check_s = 5,
-                               .check_timeout_s = 5};
+                               .check_timeout_s = 5,
+                               .room = r->plan.places,
+                               .slow_s = SIMRUN_SLOW_S,
+                               .attend = r->crew ? simcrew_attend : NULL,
+                               .attend_self = r->crew};
     int rc = port_http_open(&p, &l->http, e);
+
+    rc = rc == STATUS_OK && r->crew ? simcrew_open(r->crew, l->http, e) : rc;
 
     while (rc == STATUS_OK && !r->s.dead) {
         rc = port_http_start(l->http, e);
@@ -240,10 +249,13 @@ static int simrun_open(struct simrun *r, struct simrun_life *l, struct loop_cfg 
     return rc == STATUS_OK ? loop_open(c, &l->loop, e) : rc;
 }
 
-static void simrun_close(struct simrun_life *l, int rc)
+static void simrun_close(struct simrun *r, struct simrun_life *l, int rc)
 {
     loop_close(l->loop);
     port_record_close(l->record);
+    if (r->crew) {
+        simcrew_close(r->crew);
+    }
     port_http_close(l->http);
     hub_close(l->hub);
     prompts_close(l->data);
@@ -315,7 +327,7 @@ static int simrun_live(struct simrun *r)
     if (!r->s.dead && rc < 0) {
         patience_set(NULL, 0);
     }
-    simrun_close(&l, rc);
+    simrun_close(r, &l, rc);
     return finished;
 }
 
@@ -382,7 +394,15 @@ static int simrun_setup(struct simrun *r, const struct simrun_shared *sh, const 
     t.seed = (uint64_t)r->o.rollout_seed;
     r->disk = simdisk_new(&r->s);
     r->net = simnet_new(&r->s);
-    r->fleet = simfleet_new(&r->s, r->net, p->engines, p->own);
+    r->fleet = simfleet_new(&r->s, r->net, p->engines, p->own, p->places);
+    if (p->places) {
+        r->crew = simcrew_new(&r->s, &(struct simcrew_opts){.disk = r->disk,
+                                                            .net = r->net,
+                                                            .fleet = r->fleet,
+                                                            .first = p->engines,
+                                                            .places = p->places,
+                                                            .listed = p->listed});
+    }
     r->train = simtrain_new(&r->s, &t);
     r->watch = simwatch_new(&r->s);
     w.asked = r->o.group_rm ? NULL : simwatch_reward; /* a group that grew is another question */
@@ -397,6 +417,7 @@ static void simrun_teardown(struct simrun *r)
 {
     fsio_sys_use(NULL);
     filter_close(r->dynamic);
+    simcrew_free(r->crew);
     simnet_free(r->net);
     simfleet_free(r->fleet);
     simreward_free(r->reward);
@@ -477,7 +498,7 @@ static void simrun_replay(struct simrun *r)
         sim_broken(&r->s, "the replay's weights are %016llx, the run's %016llx",
                    (unsigned long long)simtrain_weights(r->train), (unsigned long long)want);
     }
-    simrun_close(&l, rc);
+    simrun_close(r, &l, rc);
 }
 
 static void simrun_verdict(struct simrun *r)
@@ -525,10 +546,11 @@ void simrun_seed(struct simrun_shared *sh, uint64_t seed, enum sim_plant plant, 
     memset(out, 0, sizeof *out);
     simplan_draw(&p, seed);
     snprintf(out->what, sizeof out->what,
-             "%s, %d engine%s %s, %lld rollouts of %lld x %lld, rate %.1f",
+             "%s, %d engine%s %s and %d of %d that come and go, %lld rollouts of %lld x %lld, rate "
+             "%.1f",
              simplan_mode_name(p.mode), p.engines, p.engines == 1 ? "" : "s",
-             p.own ? "of its own" : "of others", (long long)p.rollouts, (long long)p.groups,
-             (long long)p.samples, p.rate);
+             p.own ? "of its own" : "of others", p.listed, p.places, (long long)p.rollouts,
+             (long long)p.groups, (long long)p.samples, p.rate);
     r->want = simrun_calm(sh, &p, trace, out->broken, sizeof out->broken);
     if (!out->broken[0]) {
         sim_init(&r->s, sim_mix(seed, 3));
