@@ -33,7 +33,7 @@ static const struct conf_opt cmd_simulate_table[] = {
     {"trace", CONF_SWITCH, NULL, NULL, "print every event of the seed", O(trace), "simulate", NULL},
     {"verbose", CONF_SWITCH, NULL, NULL, "the controller's own log, too", O(verbose), "simulate",
      NULL},
-    {"plant", CONF_CHOICE, "none", "none|requeue|fsync|staleness|twice|stale|gone",
+    {"plant", CONF_CHOICE, "none", "none|requeue|fsync|staleness|twice|stale|gone|crawl",
      "a bug that the seeds are to find", O(plant), "simulate", NULL},
     {0}};
 
@@ -48,8 +48,8 @@ static void simulate_violation(const struct simhunt_violation *v)
     }
 }
 
-/* The table of faults; the number of kinds that were met. */
-static int simulate_table(const int64_t *hits)
+/* The table of faults, and of what was done about them; the number of kinds that were met. */
+static int simulate_table(const int64_t *hits, const int64_t *did)
 {
     int kinds = 0;
 
@@ -57,6 +57,10 @@ static int simulate_table(const int64_t *hits)
     for (int i = 0; i < SIM_NFAULTS; i++) {
         printf("%-44s %12lld\n", sim_fault_name((enum sim_fault)i), (long long)hits[i]);
         kinds += hits[i] > 0;
+    }
+    printf("%-44s %12s\n", "seen to be done", "times");
+    for (int i = 0; i < SIM_NDEEDS; i++) {
+        printf("%-44s %12lld\n", sim_deed_name((enum sim_deed)i), (long long)did[i]);
     }
     return kinds;
 }
@@ -112,7 +116,7 @@ static int simulate_many(const struct cmd_simulate *c, struct err *e)
     for (int i = 0; i < f.nkept; i++) {
         simulate_violation(&f.kept[i]);
     }
-    kinds = simulate_table(f.hits);
+    kinds = simulate_table(f.hits, f.did);
     printf("%lld events, %lld starts of the controller, %lld samples trained, %.0f s simulated in "
            "%.1f s\n",
            (long long)f.events, (long long)f.starts, (long long)f.samples, f.seconds,

@@ -30,6 +30,7 @@ static const struct {
     [SIM_CRASH] = {"engine ended", 0.02},
     [SIM_HANG] = {"engine hung", 0.01},
     [SIM_SLOW] = {"engine slow", 0.02},
+    [SIM_CRAWLS] = {"engine crawls", 0.01},
     [SIM_SICK] = {"health check says sick", 0.02},
     [SIM_FORGETS] = {"engine restarted unseen, without weights", 0.01},
     [SIM_FALLS_BACK] = {"engine fell back to older weights", 0.02},
@@ -58,11 +59,20 @@ static const struct {
 };
 
 static const char *const sim_plants[SIM_NPLANTS] = {"none",  "requeue", "fsync", "staleness",
-                                                    "twice", "stale",   "gone"};
+                                                    "twice", "stale",   "gone",  "crawl"};
 
 const char *sim_fault_name(enum sim_fault f)
 {
     return sim_faults[f].name;
+}
+
+const char *sim_deed_name(enum sim_deed d)
+{
+    static const char *const names[SIM_NDEEDS] = {
+        [SIM_DRAINED] = "engine gets no samples for a while",
+        [SIM_READMITTED] = "engine gets samples again",
+    };
+    return names[d];
 }
 
 const char *sim_plant_name(enum sim_plant p)

@@ -37,6 +37,7 @@ enum sim_fault {
     SIM_CRASH,
     SIM_HANG,
     SIM_SLOW,
+    SIM_CRAWLS,
     SIM_SICK,
     SIM_FORGETS,
     SIM_FALLS_BACK,
@@ -70,6 +71,10 @@ enum sim_fault {
 };
 const char *sim_fault_name(enum sim_fault f);
 
+/* What the controller is seen to do about them. */
+enum sim_deed { SIM_DRAINED, SIM_READMITTED, SIM_NDEEDS };
+const char *sim_deed_name(enum sim_deed d);
+
 /* Bugs that can be planted, to see that they are found. */
 enum sim_plant {
     SIM_PLANT_NONE,
@@ -79,6 +84,7 @@ enum sim_plant {
     SIM_PLANT_TWICE,     /* an answer is taken twice */
     SIM_PLANT_STALE,     /* answers of weights other than those asked for are taken */
     SIM_PLANT_GONE,      /* an engine that was taken out is still used */
+    SIM_PLANT_CRAWL,     /* an engine that crawls is not drained */
     SIM_NPLANTS
 };
 const char *sim_plant_name(enum sim_plant p);
@@ -110,7 +116,7 @@ struct sim {
     double rate;    /* of faults: a factor of all chances; 0: there are none */
     int64_t faults; /* that may still come */
     int hit;        /* faults since the caller set it to 0 */
-    int64_t hits[SIM_NFAULTS];
+    int64_t hits[SIM_NFAULTS], did[SIM_NDEEDS];
     enum sim_plant plant;
     struct world world;
     int trace; /* 1: all of it goes to stdout */

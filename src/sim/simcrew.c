@@ -15,8 +15,9 @@
 #include "sim/simfleet.h"
 #include "sim/simnet.h"
 
-#define SIMCREW_FILE   SIMDISK_ROOT "/engines"
-#define SIMCREW_LOOK_S 1.0 /* after which the controller has looked at the file when it is asked to */
+#define SIMCREW_FILE SIMDISK_ROOT "/engines"
+#define SIMCREW_LOOK_S                                                                             \
+    1.0 /* after which the controller has looked at the file when it is asked to */
 #define SIMCREW_NOBODY 900 /* and more: engines that there are not */
 
 struct simcrew_place {
@@ -67,8 +68,7 @@ static void simcrew_write(struct simcrew *c)
 static void simcrew_add(struct simcrew *c, int i)
 {
     c->p[i] = (struct simcrew_place){.listed = 1};
-    simfleet_begin(c->o.fleet, c->o.first + i,
-                   sim_below(c->s, 2) ? 0 : sim_between(c->s, 0.1, 20));
+    simfleet_begin(c->o.fleet, c->o.first + i, sim_below(c->s, 2) ? 0 : sim_between(c->s, 0.1, 20));
     sim_note(c->s, "crew: engine %d is added", c->o.first + i);
 }
 

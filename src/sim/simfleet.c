@@ -47,7 +47,7 @@ struct simfleet_job {
 struct simfleet_engine {
     enum simfleet_state state;
     int64_t life; /* starts and ends so far */
-    double hung_until, sick_until, slow_until;
+    double hung_until, sick_until, slow_until, crawl_until;
     struct simfleet_weights has, had;
     int paused;
     int own; /* 1: the controller starts it */
@@ -64,7 +64,7 @@ struct simfleet_wait {
 struct simfleet {
     struct sim *s;
     struct simnet *net;
-    int n, own;
+    int n, own, crawl;
     struct port_http_host host;
     struct simfleet_engine *e;
     const char **urls;
@@ -80,7 +80,7 @@ static void simfleet_up(void *arg, int64_t life);
 
 static double simfleet_token_s(const struct simfleet *f, const struct simfleet_engine *en)
 {
-    return f->s->now < en->slow_until ? 1.5 : 0.03;
+    return f->s->now < en->crawl_until ? 40.0 : f->s->now < en->slow_until ? 1.5 : 0.03;
 }
 
 /* Makes the tokens that there is time for; all: to the end. */
@@ -275,7 +275,7 @@ static void simfleet_ends(struct simfleet *f, int engine, int silent)
     simfleet_break(f, engine, silent);
     en->life++;
     en->state = SIMFLEET_DOWN;
-    en->hung_until = en->sick_until = en->slow_until = 0;
+    en->hung_until = en->sick_until = en->slow_until = en->crawl_until = 0;
     en->paused = 0;
     en->has = en->had = (struct simfleet_weights){0, "default"};
     sim_note(f->s, "engine %d has ended", engine);
@@ -527,6 +527,8 @@ static void simfleet_befall(struct simfleet *f, int engine)
         en->hung_until = f->s->now + sim_between(f->s, 0.2, 40);
     } else if (sim_fault(f->s, SIM_SLOW)) {
         en->slow_until = f->s->now + sim_between(f->s, 1, 20);
+    } else if (f->crawl && sim_fault(f->s, SIM_CRAWLS)) {
+        en->crawl_until = f->s->now + sim_between(f->s, 1, 200);
     } else if (en->had.sum && strcmp(en->had.version, en->has.version) != 0 &&
                sim_fault(f->s, SIM_FALLS_BACK)) { /* what it says of them is true */
         struct simfleet_weights w = en->had;
@@ -565,6 +567,26 @@ static void simfleet_gone(void *arg, uint64_t id)
     }
 }
 
+void simfleet_each_job(const struct simfleet *f, void (*fn)(void *arg, uint64_t call, int engine),
+                       void *arg)
+{
+    for (const struct simfleet_job *j = f->jobs; j; j = j->next) {
+        fn(arg, j->call, j->engine);
+    }
+}
+
+int simfleet_ailing(const struct simfleet *f)
+{
+    int n = 0;
+
+    for (int i = 0; i < f->n; i++) {
+        const struct simfleet_engine *en = &f->e[i];
+        n += f->s->now < en->hung_until || f->s->now < en->sick_until ||
+             f->s->now < en->slow_until || f->s->now < en->crawl_until;
+    }
+    return n;
+}
+
 void simfleet_orphaned(struct simfleet *f)
 {
     for (int i = 0; i < f->n; i++) {
@@ -588,14 +610,15 @@ void simfleet_end(struct simfleet *f, int engine)
 
 /* ---- beginning and end ---- */
 
-struct simfleet *simfleet_new(struct sim *s, struct simnet *n, int engines, int own, int more)
+struct simfleet *simfleet_new(struct sim *s, struct simnet *n, const struct simfleet_opts *o)
 {
     struct simfleet *f = mem_alloc(sizeof *f);
 
     f->s = s;
     f->net = n;
-    f->n = engines + more;
-    f->own = own;
+    f->n = o->engines + o->more;
+    f->own = o->own;
+    f->crawl = o->crawl;
     f->e = mem_alloc(sizeof *f->e * (size_t)f->n);
     f->urls = mem_alloc(sizeof *f->urls * (size_t)f->n);
     f->host = (struct port_http_host){simfleet_host_start, simfleet_host_alive, simfleet_host_url,
@@ -603,8 +626,8 @@ struct simfleet *simfleet_new(struct sim *s, struct simnet *n, int engines, int 
     for (int i = 0; i < f->n; i++) {
         snprintf(f->e[i].url, sizeof f->e[i].url, "http://engine-%d", i);
         f->urls[i] = f->e[i].url;
-        f->e[i].own = own && i < engines;
-        f->e[i].state = own || i >= engines ? SIMFLEET_DOWN : SIMFLEET_UP;
+        f->e[i].own = o->own && i < o->engines;
+        f->e[i].state = o->own || i >= o->engines ? SIMFLEET_DOWN : SIMFLEET_UP;
         f->e[i].has = (struct simfleet_weights){0, "default"};
     }
     simnet_serve(n, simfleet_arrive, simfleet_gone, f);

@@ -64,6 +64,9 @@ static int simhunt_work(const struct simhunt_opts *o, struct simhunt_all *a, str
         for (int i = 0; i < SIM_NFAULTS; i++) {
             j->f.hits[i] += r.hits[i];
         }
+        for (int i = 0; i < SIM_NDEEDS; i++) {
+            j->f.did[i] += r.did[i];
+        }
         if (r.broken[0]) {
             simhunt_keep(a, j, seed, &r);
         }
@@ -135,6 +138,9 @@ static void simhunt_add(struct simhunt_found *out, const struct simhunt_found *f
     out->seconds += f->seconds;
     for (int i = 0; i < SIM_NFAULTS; i++) {
         out->hits[i] += f->hits[i];
+    }
+    for (int i = 0; i < SIM_NDEEDS; i++) {
+        out->did[i] += f->did[i];
     }
     for (int i = 0; i < f->nkept && out->nkept < SIMHUNT_KEPT; i++) {
         out->kept[out->nkept++] = f->kept[i];

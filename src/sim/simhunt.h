@@ -33,7 +33,7 @@ struct simhunt_violation {
 struct simhunt_found {
     int64_t seeds, violations, events, starts, samples;
     double seconds; /* of simulated time */
-    int64_t hits[SIM_NFAULTS];
+    int64_t hits[SIM_NFAULTS], did[SIM_NDEEDS];
     int nkept; /* the first of them, by seed in each process */
     struct simhunt_violation kept[SIMHUNT_KEPT];
 };

@@ -96,6 +96,17 @@ static void simplan_crew(struct simplan *p, struct sim *s)
     }
 }
 
+/* Slow engines are found out by their answers: there must be many. */
+static void simplan_slow(struct simplan *p, struct sim *s)
+{
+    p->slow = sim_below(s, 6) == 0;
+    if (p->slow) {
+        p->engines += p->engines < 2;
+        p->rollouts += 3;
+        p->groups += 2;
+    }
+}
+
 static void simplan_faults(struct simplan *p, struct sim *s)
 {
     static const double rates[] = {0.2, 0.5, 1.0, 2.0};
@@ -125,6 +136,7 @@ void simplan_draw(struct simplan *p, uint64_t seed)
     p->rollouts = 2 + sim_below(&s, 4);
     p->groups = 1 + sim_below(&s, 3);
     p->samples = 2 + sim_below(&s, 3);
+    simplan_slow(p, &s);
     simplan_text(p, "hf-checkpoint", "simulated");
     simplan_text(p, "prompt-data", "simulated");
     simplan_text(p, "input-key", "q");

@@ -23,6 +23,7 @@ struct simplan {
     uint64_t seed;
     enum simplan_mode mode;
     int engines, own, concurrency; /* engines that the run begins with, and whose they are */
+    int slow;                      /* slow engines are drained */
     int places, listed;            /* of the file of engines that come and go; 0: there is none */
     int64_t rollouts, groups, samples;
     int64_t staleness; /* versions that a trained token may be behind */

@@ -27,6 +27,7 @@
 #include "sim/simdisk.h"
 #include "sim/simfleet.h"
 #include "sim/simnet.h"
+#include "sim/simpace.h"
 #include "sim/simplan.h"
 #include "sim/simreward.h"
 #include "sim/simtrain.h"
@@ -36,7 +37,7 @@
 
 #define SIMRUN_SAVE   SIMDISK_ROOT "/save"
 #define SIMRUN_DIR    SIMDISK_ROOT "/save/run"
-#define SIMRUN_SLOW_S 4   /* for an engine that is taken out to finish what it has */
+#define SIMRUN_SLOW_S 4   /* for an engine that is slow or taken out to finish what it has */
 #define SIMRUN_STARTS 100 /* of the controller; more is a run that does not end */
 
 /* ---- what all seeds use ---- */
@@ -101,6 +102,7 @@ struct simrun {
     struct simnet *net;
     struct simfleet *fleet;
     struct simcrew *crew; /* NULL: engines neither come nor go */
+    struct simpace *pace; /* NULL: slow ones are borne */
     struct simtrain *train;
     struct simreward *reward;
     struct simwatch *watch;
@@ -156,6 +158,25 @@ static int simrun_resume(struct simrun *r, struct simrun_life *l, struct err *e)
     return rc;
 }
 
+/* Now and then, by the port. */
+static void simrun_attend(void *self)
+{
+    struct simrun *r = self;
+
+    if (r->crew) {
+        simcrew_attend(r->crew);
+    }
+    if (r->pace) {
+        simpace_attend(r->pace);
+    }
+}
+
+/* An engine is slow that takes so many times as long as all of them; 0: none is. */
+static double simrun_slow_factor(const struct simrun *r)
+{
+    return !r->pace ? 0 : r->s.plant == SIM_PLANT_CRAWL ? 1e9 : 3;
+}
+
 static int simrun_engines(struct simrun *r, struct simrun_life *l, struct err *e)
 {
     struct port_http_opts p = {.kind = PORT_HTTP_MILES,
@@ -174,11 +195,15 @@ static int simrun_engines(struct simrun *r, struct simrun_life *l, struct err *e
                                .check_s = 5,
                                .check_timeout_s = 5,
                                .room = r->plan.places,
+                               .slow_factor = simrun_slow_factor(r),
                                .slow_s = SIMRUN_SLOW_S,
-                               .attend = r->crew ? simcrew_attend : NULL,
-                               .attend_self = r->crew};
+                               .attend = simrun_attend,
+                               .attend_self = r};
     int rc = port_http_open(&p, &l->http, e);
 
+    if (rc == STATUS_OK && r->pace) {
+        simpace_open(r->pace, l->http);
+    }
     rc = rc == STATUS_OK && r->crew ? simcrew_open(r->crew, l->http, e) : rc;
 
     while (rc == STATUS_OK && !r->s.dead) {
@@ -278,7 +303,7 @@ static void simrun_fate(struct simrun *r)
         s->power = sim_below(s, 2) == 0;
     }
     s->stopping = 0;
-    s->hit = 0;
+    s->hit = simfleet_ailing(r->fleet); /* what befell them before goes on */
 }
 
 static void simrun_asks_to_stop(struct simrun *r)
@@ -394,7 +419,11 @@ static int simrun_setup(struct simrun *r, const struct simrun_shared *sh, const 
     t.seed = (uint64_t)r->o.rollout_seed;
     r->disk = simdisk_new(&r->s);
     r->net = simnet_new(&r->s);
-    r->fleet = simfleet_new(&r->s, r->net, p->engines, p->own, p->places);
+    r->fleet = simfleet_new(
+        &r->s, r->net,
+        &(struct simfleet_opts){
+            .engines = p->engines, .own = p->own, .more = p->places, .crawl = p->slow});
+    r->pace = p->slow ? simpace_new(&r->s, r->fleet) : NULL;
     if (p->places) {
         r->crew = simcrew_new(&r->s, &(struct simcrew_opts){.disk = r->disk,
                                                             .net = r->net,
@@ -418,6 +447,7 @@ static void simrun_teardown(struct simrun *r)
     fsio_sys_use(NULL);
     filter_close(r->dynamic);
     simcrew_free(r->crew);
+    simpace_free(r->pace);
     simnet_free(r->net);
     simfleet_free(r->fleet);
     simreward_free(r->reward);
@@ -531,6 +561,7 @@ static void simrun_tell(const struct simrun *r, struct simrun_result *out)
     out->samples = r->train ? simtrain_samples(r->train) : 0;
     out->seconds = s->now - 1000;
     memcpy(out->hits, s->hits, sizeof out->hits);
+    memcpy(out->did, s->did, sizeof out->did);
     for (int64_t i = from; i < s->nlast; i++) {
         memcpy(out->last[i - from], s->last[i % SIM_LAST], SIM_LINE);
     }

@@ -29,7 +29,7 @@ struct simrun_result {
     int64_t starts;   /* of the controller */
     int64_t samples;  /* trained */
     double seconds;   /* that passed in the world */
-    int64_t hits[SIM_NFAULTS];
+    int64_t hits[SIM_NFAULTS], did[SIM_NDEEDS];
     char last[SIM_LAST][SIM_LINE]; /* what happened before, the oldest first; "" none */
     char what[160];                /* the run that the seed stands for */
 };
