@@ -58,8 +58,8 @@ static const struct {
     [SIM_CLOCK_JUMPS] = {"clock jumped", 0},
 };
 
-static const char *const sim_plants[SIM_NPLANTS] = {"none",  "requeue", "fsync", "staleness",
-                                                    "twice", "stale",   "gone",  "crawl"};
+static const char *const sim_plants[SIM_NPLANTS] = {
+    "none", "requeue", "fsync", "staleness", "twice", "stale", "gone", "crawl", "eval"};
 
 const char *sim_fault_name(enum sim_fault f)
 {
@@ -71,6 +71,8 @@ const char *sim_deed_name(enum sim_deed d)
     static const char *const names[SIM_NDEEDS] = {
         [SIM_DRAINED] = "engine gets no samples for a while",
         [SIM_READMITTED] = "engine gets samples again",
+        [SIM_EVALUATED] = "evaluation of a set",
+        [SIM_EVALUATED_AGAIN] = "evaluation made again from the record",
     };
     return names[d];
 }

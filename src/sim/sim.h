@@ -72,7 +72,7 @@ enum sim_fault {
 const char *sim_fault_name(enum sim_fault f);
 
 /* What the controller is seen to do about them. */
-enum sim_deed { SIM_DRAINED, SIM_READMITTED, SIM_NDEEDS };
+enum sim_deed { SIM_DRAINED, SIM_READMITTED, SIM_EVALUATED, SIM_EVALUATED_AGAIN, SIM_NDEEDS };
 const char *sim_deed_name(enum sim_deed d);
 
 /* Bugs that can be planted, to see that they are found. */
@@ -85,6 +85,7 @@ enum sim_plant {
     SIM_PLANT_STALE,     /* answers of weights other than those asked for are taken */
     SIM_PLANT_GONE,      /* an engine that was taken out is still used */
     SIM_PLANT_CRAWL,     /* an engine that crawls is not drained */
+    SIM_PLANT_EVAL,      /* evaluations are sampled with the weights before */
     SIM_NPLANTS
 };
 const char *sim_plant_name(enum sim_plant p);

@@ -8,6 +8,7 @@
 
 #include "base/buf.h"
 #include "base/mem.h"
+#include "base/rng.h"
 #include "base/status.h"
 #include "sim/sim.h"
 #include "sim/simnet.h"
@@ -78,6 +79,15 @@ static void simfleet_up(void *arg, int64_t life);
 
 /* ---- samples ---- */
 
+/* Whose tokens the engine gives. */
+static uint64_t simfleet_sum(const struct simfleet *f, const struct simfleet_job *j)
+{
+    const struct simfleet_engine *en = &f->e[j->engine];
+    int before = f->s->plant == SIM_PLANT_EVAL && j->stream == RNG_EVAL && en->had.sum;
+
+    return before ? en->had.sum : en->has.sum;
+}
+
 static double simfleet_token_s(const struct simfleet *f, const struct simfleet_engine *en)
 {
     return f->s->now < en->crawl_until ? 40.0 : f->s->now < en->slow_until ? 1.5 : 0.03;
@@ -90,13 +100,14 @@ static void simfleet_make(struct simfleet *f, struct simfleet_job *j, int all)
     int n = all               ? SIMFLEET_LEN
             : j->since <= 0.0 ? 0
                               : (int)((f->s->now - j->since) / simfleet_token_s(f, en));
+    uint64_t sum = simfleet_sum(f, j);
 
     for (int i = 0; i < j->count; i++) {
         struct simfleet_sample *x = &j->s[i];
         int begin = x->n;
         while (!x->over && x->n < begin + n && x->n < j->max_new && x->n < SIMFLEET_LEN) {
             struct simtrain_token k =
-                simtrain_token(en->has.sum, j->seed, j->stream, j->first + i, j->position + x->n);
+                simtrain_token(sum, j->seed, j->stream, j->first + i, j->position + x->n);
             x->id[x->n] = k.id;
             x->logp[x->n++] = k.logp;
             x->over = k.last;
@@ -110,13 +121,13 @@ static void simfleet_make(struct simfleet *f, struct simfleet_job *j, int all)
 static double simfleet_left(struct simfleet *f, const struct simfleet_job *j)
 {
     const struct simfleet_engine *en = &f->e[j->engine];
+    uint64_t sum = simfleet_sum(f, j);
     int most = 1;
 
     for (int i = 0; i < j->count; i++) {
         int n = j->s[i].n;
-        while (
-            !j->s[i].over && n < j->max_new &&
-            !simtrain_token(en->has.sum, j->seed, j->stream, j->first + i, j->position + n).last) {
+        while (!j->s[i].over && n < j->max_new &&
+               !simtrain_token(sum, j->seed, j->stream, j->first + i, j->position + n).last) {
             n++;
         }
         most = n + 1 - j->s[i].n > most ? n + 1 - j->s[i].n : most;

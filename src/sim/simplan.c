@@ -96,6 +96,25 @@ static void simplan_crew(struct simplan *p, struct sim *s)
     }
 }
 
+/* Evaluations before, between and behind the rollouts. */
+static void simplan_evals(struct simplan *p, struct sim *s)
+{
+    if (sim_below(s, 4)) {
+        return;
+    }
+    p->evals = 1 + (int)sim_below(s, 2);
+    simplan_word(p, "--eval-prompt-data");
+    for (int i = 0; i < p->evals; i++) {
+        simplan_word(p, "set%d", i);
+        simplan_word(p, "simulated");
+    }
+    simplan_flag(p, "eval-interval", 1 + sim_below(s, 2));
+    simplan_flag(p, "n-samples-per-eval-prompt", 1 + sim_below(s, 2));
+    if (sim_below(s, 3) == 0) {
+        simplan_word(p, "--skip-eval-before-train");
+    }
+}
+
 /* Slow engines are found out by their answers: there must be many. */
 static void simplan_slow(struct simplan *p, struct sim *s)
 {
@@ -158,6 +177,7 @@ void simplan_draw(struct simplan *p, uint64_t seed)
     }
     simplan_text(p, "ledger-mode", sim_below(&s, 2) ? "wal" : "rollback");
     simplan_mode(p, &s);
+    simplan_evals(p, &s);
     simplan_crew(p, &s);
     simplan_faults(p, &s);
     sim_fini(&s);

@@ -26,6 +26,7 @@ struct simplan {
     int slow;                      /* slow engines are drained */
     int places, listed;            /* of the file of engines that come and go; 0: there is none */
     int64_t rollouts, groups, samples;
+    int evals;         /* sets that are evaluated */
     int64_t staleness; /* versions that a trained token may be behind */
     int some_fail;     /* rewards of some answers fail, always */
     int chance;        /* others fail by chance: the run equals its replay, not the one without */

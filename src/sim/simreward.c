@@ -41,7 +41,9 @@ static uint64_t simreward_hash(const json_t *sample)
     return h;
 }
 
-static void simreward_ask(struct simreward *r, int64_t id, const json_t *sample, double at)
+/* group: what the others of its group add to it, 0 when it is scored alone. */
+static void simreward_ask(struct simreward *r, int64_t id, const json_t *sample, uint64_t group,
+                          double at)
 {
     uint64_t h = simreward_hash(sample);
     int64_t index = json_integer_value(json_object_get(sample, "index"));
@@ -57,6 +59,7 @@ static void simreward_ask(struct simreward *r, int64_t id, const json_t *sample,
     memset(c, 0, sizeof *c);
     c->at = at;
     c->r.id = id;
+    h = group ? sim_mix(h, group) : h;
     c->r.reward = (double)(h % 3) / 2;
     c->r.why = HUB_SCORED;
     c->r.failed =
@@ -73,6 +76,7 @@ static int simreward_submit(void *self, const struct hub_request *q, struct err 
 {
     struct simreward *r = self;
     double at = r->s->now + sim_between(r->s, 0.001, 0.05); /* those of a group come together */
+    uint64_t group = 0;
     const json_t *one;
     size_t i;
 
@@ -86,11 +90,15 @@ static int simreward_submit(void *self, const struct hub_request *q, struct err 
         at += sim_between(r->s, 0.1, 30);
     }
     if (!json_is_array(q->sample)) {
-        simreward_ask(r, q->id, q->sample, at);
+        simreward_ask(r, q->id, q->sample, 0, at);
     }
     json_array_foreach(q->sample, i, one)
     {
-        simreward_ask(r, q->id + (int64_t)i, one, at);
+        group = sim_mix(group, simreward_hash(one));
+    }
+    json_array_foreach(q->sample, i, one)
+    {
+        simreward_ask(r, q->id + (int64_t)i, one, group, at);
     }
     return STATUS_OK;
 }

@@ -25,6 +25,7 @@
 #include "run/ledger.h"
 #include "sim/simcrew.h"
 #include "sim/simdisk.h"
+#include "sim/simeval.h"
 #include "sim/simfleet.h"
 #include "sim/simnet.h"
 #include "sim/simpace.h"
@@ -61,6 +62,24 @@ static void simrun_tokenizer(struct buf *b)
     buf_str(b, "\"\\u0120\":36,\"<end>\":37},\"merges\":[]}}");
 }
 
+/* A file of n rows; -1: there is no memory for it. */
+static int simrun_rows(const char *of, int n)
+{
+    int fd = memfd_create("simulated prompts", MFD_CLOEXEC);
+    struct buf b;
+
+    buf_init(&b, 1 << 16);
+    for (int i = 0; i < n; i++) {
+        buf_printf(&b, "{\"q\":\"%s %d\"}\n", of, i);
+    }
+    if (fd >= 0 && write(fd, b.data, b.len) != (ssize_t)b.len) {
+        close(fd);
+        fd = -1;
+    }
+    buf_fini(&b);
+    return fd;
+}
+
 int simrun_share(struct simrun_shared *sh, struct err *e)
 {
     struct buf b;
@@ -70,15 +89,12 @@ int simrun_share(struct simrun_shared *sh, struct err *e)
     buf_init(&b, 1 << 16);
     simrun_tokenizer(&b);
     rc = tokenizer_open(b.data, &sh->enc.tok, e);
-    buf_clear(&b);
-    for (int i = 0; i < 40; i++) {
-        buf_printf(&b, "{\"q\":\"row %d\"}\n", i);
-    }
-    sh->fd = memfd_create("simulated prompts", MFD_CLOEXEC);
-    if (rc == STATUS_OK && (sh->fd < 0 || write(sh->fd, b.data, b.len) != (ssize_t)b.len)) {
+    buf_fini(&b);
+    sh->fd = simrun_rows("row", 40);
+    sh->eval_fd = simrun_rows("question", 3);
+    if (rc == STATUS_OK && (sh->fd < 0 || sh->eval_fd < 0)) {
         rc = ERR(e, STATUS_IO, "no memory for the prompts");
     }
-    buf_fini(&b);
     return rc;
 }
 
@@ -87,6 +103,9 @@ void simrun_unshare(struct simrun_shared *sh)
     promptenc_close(&sh->enc);
     if (sh->fd >= 0) {
         close(sh->fd);
+    }
+    if (sh->eval_fd >= 0) {
+        close(sh->eval_fd);
     }
 }
 
@@ -104,7 +123,9 @@ struct simrun {
     struct simcrew *crew; /* NULL: engines neither come nor go */
     struct simpace *pace; /* NULL: slow ones are borne */
     struct simtrain *train;
-    struct simreward *reward;
+    struct simreward *reward, *eval_reward;
+    struct simeval *evals; /* NULL: nothing is evaluated */
+    struct simeval_told told;
     struct simwatch *watch;
     struct filter *dynamic;
     int64_t starts;
@@ -115,7 +136,7 @@ struct simrun {
 struct simrun_life {
     struct durable d;
     struct prompts *data;
-    struct hub *hub;
+    struct hub *hub, *eval_hub;
     struct port_http *http;
     struct port_record *record;
     struct ledger *closed; /* of a replay */
@@ -139,6 +160,9 @@ static int simrun_prompts(struct simrun *r, struct simrun_life *l, struct err *e
     rc = prompts_open(&l->data, &p, e);
     if (rc == STATUS_OK && json_is_object(json_object_get(l->state, "dataset"))) {
         rc = prompts_restore(l->data, json_object_get(l->state, "dataset"), e);
+    }
+    if (rc == STATUS_OK && r->evals) {
+        rc = simeval_open(r->evals, e);
     }
     return rc;
 }
@@ -224,7 +248,9 @@ static void simrun_cfg(struct simrun *r, struct simrun_life *l, struct loop_cfg 
     memset(c, 0, sizeof *c);
     c->o = &r->o;
     c->train = simtrain_port(r->train);
-    c->hub = c->eval_hub = l->hub;
+    c->hub = l->hub;
+    c->eval_hub = l->eval_hub;
+    c->evals = r->evals ? simeval_sets(r->evals, &c->nevals) : NULL;
     c->dynamic = r->dynamic;
     c->buffer = json_object_get(l->state, "buffer");
     c->waiting = json_object_get(l->state, "waiting");
@@ -244,6 +270,7 @@ static int simrun_open(struct simrun *r, struct simrun_life *l, struct loop_cfg 
     char *argv[1] = {"train"};
     json_t *options = json_pack("{s:s}", "hf_checkpoint", "simulated");
     struct hub_opts h = {.rm_type = "f1", .scorer = simreward_scorer(r->reward)};
+    struct hub_opts eh = {.rm_type = "f1", .scorer = simreward_scorer(r->eval_reward)};
     struct journal *j;
     int rc = durable_open(&l->d, &r->o, SIMRUN_DIR, 1, argv, options, &r->s.world, e);
 
@@ -256,6 +283,7 @@ static int simrun_open(struct simrun *r, struct simrun_life *l, struct loop_cfg 
     rc = rc == STATUS_OK ? fsio_mkdirs(SIMRUN_SAVE, e) : rc;
     rc = rc == STATUS_OK ? ckpt_clean(SIMRUN_SAVE, e) : rc;
     rc = rc == STATUS_OK ? hub_open(&h, &l->hub, e) : rc;
+    rc = rc == STATUS_OK ? hub_open(&eh, &l->eval_hub, e) : rc;
     rc = rc == STATUS_OK ? simrun_resume(r, l, e) : rc;
     rc = rc == STATUS_OK ? simrun_prompts(r, l, e) : rc;
     rc = rc == STATUS_OK ? durable_started(&l->d, l->start, l->state, NULL, e) : rc;
@@ -283,6 +311,10 @@ static void simrun_close(struct simrun *r, struct simrun_life *l, int rc)
     }
     port_http_close(l->http);
     hub_close(l->hub);
+    hub_close(l->eval_hub);
+    if (r->evals) {
+        simeval_close(r->evals);
+    }
     prompts_close(l->data);
     durable_close(&l->d, rc);
     ledger_close(l->closed, NULL);
@@ -366,6 +398,7 @@ static void simrun_between(struct simrun *r)
     simnet_reset(r->net);
     simfleet_orphaned(r->fleet);
     simreward_reset(r->reward);
+    simreward_reset(r->eval_reward);
     simwatch_restart(r->watch);
     simdisk_restart(r->disk, power);
     s->now += 1;
@@ -433,13 +466,19 @@ static int simrun_setup(struct simrun *r, const struct simrun_shared *sh, const 
                                                             .listed = p->listed});
     }
     r->train = simtrain_new(&r->s, &t);
-    r->watch = simwatch_new(&r->s);
+    r->watch = simwatch_new(&r->s, r->train);
     w.asked = r->o.group_rm ? NULL : simwatch_reward; /* a group that grew is another question */
     w.arg = r->watch;
     r->reward = simreward_new(&r->s, &w);
+    w.asked = NULL;
+    w.chance = 0;
+    r->eval_reward = simreward_new(&r->s, &w);
+    if (p->evals) {
+        rc = simeval_new(&r->s, &r->o, sh->eval_fd, &r->told, &r->evals, e);
+    }
     fsio_sys_use(simdisk_table(r->disk));
     sqlite3_test_control(SQLITE_TESTCTRL_PRNG_SEED, (int)(p->seed | 1), NULL);
-    return STATUS_OK;
+    return rc;
 }
 
 static void simrun_teardown(struct simrun *r)
@@ -451,6 +490,8 @@ static void simrun_teardown(struct simrun *r)
     simnet_free(r->net);
     simfleet_free(r->fleet);
     simreward_free(r->reward);
+    simreward_free(r->eval_reward);
+    simeval_free(r->evals);
     simtrain_free(r->train);
     simwatch_free(r->watch);
     simdisk_free(r->disk);
@@ -458,9 +499,15 @@ static void simrun_teardown(struct simrun *r)
     sim_fini(&r->s);
 }
 
-/* The weights of the same run when nothing goes wrong. */
+/* 1: whatever goes wrong, the run ends in the bits of the run in which nothing does. */
+static int simrun_compares(const struct simplan *p)
+{
+    return p->mode != SIMPLAN_ASYNC && !p->chance;
+}
+
+/* The weights of the same run when nothing goes wrong, and what its evaluations say. */
 static uint64_t simrun_calm(struct simrun_shared *sh, const struct simplan *p, int trace,
-                            char *broken, size_t size)
+                            struct simeval_told *told, char *broken, size_t size)
 {
     struct simrun *r = mem_alloc(sizeof *r);
     struct simplan calm = *p;
@@ -481,6 +528,7 @@ static uint64_t simrun_calm(struct simrun_shared *sh, const struct simplan *p, i
             snprintf(broken, size, "without a fault: %.300s", r->s.broken);
         }
         weights = simtrain_weights(r->train);
+        *told = r->told;
     }
     simrun_teardown(r);
     mem_free(r);
@@ -542,10 +590,10 @@ static void simrun_verdict(struct simrun *r)
     if (simtrain_samples(r->train) != all) {
         sim_broken(&r->s, "%lld samples are trained, not %lld",
                    (long long)simtrain_samples(r->train), (long long)all);
-    } else if (r->plan.mode != SIMPLAN_ASYNC && !r->plan.chance && got != r->want) {
+    } else if (simrun_compares(&r->plan) && got != r->want) {
         sim_broken(&r->s, "the weights are %016llx, without faults they are %016llx",
                    (unsigned long long)got, (unsigned long long)r->want);
-    } else if (!r->plan.prunes && (r->plan.mode == SIMPLAN_ASYNC || r->plan.chance)) {
+    } else if (!r->plan.prunes && !simrun_compares(&r->plan)) {
         simrun_replay(r);
     }
 }
@@ -582,7 +630,10 @@ void simrun_seed(struct simrun_shared *sh, uint64_t seed, enum sim_plant plant, 
              simplan_mode_name(p.mode), p.engines, p.engines == 1 ? "" : "s",
              p.own ? "of its own" : "of others", p.listed, p.places, (long long)p.rollouts,
              (long long)p.groups, (long long)p.samples, p.rate);
-    r->want = simrun_calm(sh, &p, trace, out->broken, sizeof out->broken);
+    r->want = simrun_calm(sh, &p, trace, &r->told, out->broken, sizeof out->broken);
+    if (!simrun_compares(&p)) {
+        memset(&r->told, 0, sizeof r->told);
+    }
     if (!out->broken[0]) {
         sim_init(&r->s, sim_mix(seed, 3));
         r->s.plant = plant;

@@ -17,10 +17,10 @@
 
 struct err;
 
-/* What all seeds use: a tokenizer, and prompts in a file of their own. */
+/* What all seeds use: a tokenizer, and prompts in files of their own. */
 struct simrun_shared {
     struct promptenc enc;
-    int fd;
+    int fd, eval_fd;
 };
 
 struct simrun_result {

@@ -79,6 +79,20 @@ static void simtrain_check_tokens(struct simtrain *t, const struct train_sample 
     }
 }
 
+void simtrain_check_eval(struct simtrain *t, int64_t version, int64_t sample, const int32_t *tokens,
+                         const float *logps, int n)
+{
+    for (int i = 0; i < n; i++) {
+        struct simtrain_token k =
+            simtrain_token(t->weights[version], t->p.seed, RNG_EVAL, sample, i);
+        if (k.id != tokens[i] || (logps && k.logp != logps[i])) {
+            sim_broken(t->s, "sample %lld of an evaluation, token %d: it is not of version %lld",
+                       (long long)sample, i, (long long)version);
+            return;
+        }
+    }
+}
+
 static void simtrain_note(struct simtrain *t, int64_t sample)
 {
     char key[32];

@@ -47,6 +47,9 @@ void simtrain_begin(struct simtrain *t);
 /* Those of a checkpoint; *state is the loop's, the caller's to decref. */
 int simtrain_load(struct simtrain *t, const char *dir, int64_t iteration, json_t **state,
                   struct err *e);
+/* Tokens of an evaluation's sample must be those of the version's weights. */
+void simtrain_check_eval(struct simtrain *t, int64_t version, int64_t sample, const int32_t *tokens,
+                         const float *logps, int n);
 /* The weights: a hash of everything. */
 uint64_t simtrain_weights(const struct simtrain *t);
 int64_t simtrain_samples(const struct simtrain *t); /* trained so far */

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "sim/sim.h"
+#include "sim/simtrain.h"
 
 enum { SIMWATCH_LEN = 32 }; /* most tokens of an answer */
 
@@ -17,8 +18,14 @@ struct simwatch_entry {
     uint64_t sum; /* of its data */
 };
 
+/* A group of an evaluation that is asked for. */
+struct simwatch_eval {
+    int64_t group, sample, version;
+};
+
 struct simwatch {
     struct sim *s;
+    struct simtrain *train;
     struct journal *ledger, journal;
     const struct rollout_port *engines, *recorder;
     struct rollout_port inner, outer;
@@ -29,7 +36,9 @@ struct simwatch {
     struct port_answer again;    /* the plant: the last answer, taken for another sample too */
     int32_t tokens[SIMWATCH_LEN];
     float logps[SIMWATCH_LEN];
-    int64_t lost; /* engine losses seen */
+    int64_t lost;                /* engine losses seen */
+    struct simwatch_eval *evals; /* of this life */
+    size_t nevals, cap_evals;
 };
 
 /* ---- the journal ---- */
@@ -94,7 +103,7 @@ static void simwatch_promised(struct simwatch *w)
         uint64_t reward[2] = {(uint64_t)x->k.sample, x->k.ask};
         if (x->kind == JOURNAL_ANSWER) {
             map_put(&w->answers, (const char *)&a, sizeof a, 1);
-        } else if (x->kind == JOURNAL_REWARD) {
+        } else if (x->kind == JOURNAL_REWARD && x->k.set == 0) {
             map_put(&w->rewards, (const char *)reward, sizeof reward, x->k.rollout);
         }
     }
@@ -130,6 +139,7 @@ struct journal *simwatch_journal(struct simwatch *w, struct journal *inner)
 void simwatch_restart(struct simwatch *w)
 {
     w->n = w->safe;
+    w->nevals = 0;
     w->again.group = -1;
 }
 
@@ -241,7 +251,32 @@ const struct rollout_port *simwatch_inner(struct simwatch *w, const struct rollo
 static int simwatch_out_submit(void *self, const struct port_group *g, struct err *e)
 {
     struct simwatch *w = self;
-    return w->recorder->submit(w->recorder->self, g, e);
+    int rc = w->recorder->submit(w->recorder->self, g, e);
+
+    for (size_t i = 0; rc == STATUS_OK && i < w->nevals; i++) {
+        if (w->evals[i].group == g->id) { /* each rollout counts its groups anew */
+            w->evals[i] = w->evals[--w->nevals];
+            break;
+        }
+    }
+    if (rc == STATUS_OK && g->set > 0) {
+        if (w->nevals == w->cap_evals) {
+            ASSERT(mem_grow((void **)&w->evals, &w->cap_evals, 32, sizeof *w->evals));
+        }
+        w->evals[w->nevals++] = (struct simwatch_eval){g->id, g->sample, g->version};
+    }
+    return rc;
+}
+
+static void simwatch_check_eval(struct simwatch *w, const struct port_answer *a)
+{
+    for (size_t i = 0; i < w->nevals; i++) {
+        const struct simwatch_eval *v = &w->evals[i];
+        if (v->group == a->group) {
+            simtrain_check_eval(w->train, v->version, v->sample + a->sample, a->tokens, a->logps,
+                                a->ntokens);
+        }
+    }
 }
 
 /* Now and then an answer is taken for the sample beside it as well. */
@@ -273,6 +308,9 @@ static int simwatch_out_poll(void *self, struct port_answer *a, struct err *e)
     }
     if (rc == STATUS_OK && w->s->plant == SIM_PLANT_TWICE) {
         simwatch_double(w, a);
+    }
+    if (rc == STATUS_OK) {
+        simwatch_check_eval(w, a);
     }
     return rc;
 }
@@ -307,11 +345,12 @@ const struct rollout_port *simwatch_outer(struct simwatch *w, const struct rollo
     return &w->outer;
 }
 
-struct simwatch *simwatch_new(struct sim *s)
+struct simwatch *simwatch_new(struct sim *s, struct simtrain *t)
 {
     struct simwatch *w = mem_alloc(sizeof *w);
 
     w->s = s;
+    w->train = t;
     w->again.group = -1;
     w->pruned = -1;
     map_init(&w->answers);
@@ -325,6 +364,7 @@ void simwatch_free(struct simwatch *w)
         map_fini(&w->answers);
         map_fini(&w->rewards);
         mem_free(w->e);
+        mem_free(w->evals);
         mem_free(w);
     }
 }

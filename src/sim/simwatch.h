@@ -14,9 +14,10 @@
 #include "rl/port.h"
 
 struct sim;
+struct simtrain;
 struct simwatch;
 
-struct simwatch *simwatch_new(struct sim *s);
+struct simwatch *simwatch_new(struct sim *s, struct simtrain *t);
 void simwatch_free(struct simwatch *w); /* NULL is fine */
 /* Each lasts until the next of its kind; what they stand around is borrowed. */
 struct journal *simwatch_journal(struct simwatch *w, struct journal *inner);
