@@ -10,7 +10,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/mem.h"
@@ -72,8 +71,7 @@ int fsio_fail_parse(const char *text, struct err *e)
 
 int64_t fsio_room(const char *path)
 {
-    struct statvfs st;
-    return statvfs(path, &st) == 0 ? (int64_t)st.f_bavail * (int64_t)st.f_frsize : -1;
+    return fsio_sys_room(path);
 }
 
 int fsio_is_remote(const char *path)

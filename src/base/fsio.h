@@ -89,6 +89,7 @@ struct fsio_disk {
     int (*mkdir)(void *self, const char *path);
     enum fsio_kind (*kind)(void *self, const char *path);
     int (*list)(void *self, const char *path, void (*fn)(void *arg, const char *name), void *arg);
+    int64_t (*room)(void *self); /* bytes */
     void *self;
 };
 /* Borrowed until the next call; NULL: the system's alone. Process-wide, before files are open. */
@@ -114,6 +115,7 @@ int fsio_sys_rmdir(const char *path);
 int fsio_sys_mkdir(const char *path);
 /* follow 0: a link is FSIO_OTHER; errno is set with FSIO_NOTHING */
 enum fsio_kind fsio_sys_kind(const char *path, int follow);
+int64_t fsio_sys_room(const char *path); /* as fsio_room */
 int fsio_sys_list(const char *path, void (*fn)(void *arg, const char *name), void *arg);
 /* The k-th such call from now on fails, and the `times` - 1 behind it: a full disk for writes, an
  * error of the device for the others. k 0: none. Process-wide. */

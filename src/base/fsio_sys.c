@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/fsio.h"
@@ -136,6 +137,16 @@ int fsio_sys_mkdir(const char *path)
 {
     return fsio_sys_simulated(path) ? fsio_sys_disk->mkdir(fsio_sys_disk->self, path)
                                     : mkdir(path, 0777);
+}
+
+int64_t fsio_sys_room(const char *path)
+{
+    struct statvfs st;
+
+    if (fsio_sys_simulated(path)) {
+        return fsio_sys_disk->room(fsio_sys_disk->self);
+    }
+    return statvfs(path, &st) == 0 ? (int64_t)st.f_bavail * (int64_t)st.f_frsize : -1;
 }
 
 enum fsio_kind fsio_sys_kind(const char *path, int follow)

@@ -716,13 +716,6 @@ static void train_close(struct train *t, int rc)
     mem_free(t->run_dir);
 }
 
-/* A folder for checkpoints, without what a killed run left; NULL: none. */
-static int train_folder(const char *dir, struct err *e)
-{
-    int rc = dir ? patience_mkdirs(dir, e) : STATUS_OK;
-    return rc == STATUS_OK && dir ? ckpt_clean(dir, e) : rc;
-}
-
 static int train_all(struct train *t, struct err *e)
 {
     int rc;
@@ -742,10 +735,10 @@ static int train_all(struct train *t, struct err *e)
         rc = train_open_durable(t, e); /* first: what is tidied up below may be another's */
     }
     if (rc == STATUS_OK && !t->o.dry_run) {
-        rc = train_folder(t->o.save, e);
+        rc = durable_folder(t->o.save, e);
     }
     if (rc == STATUS_OK && train_has_critic(&t->o) && !t->o.dry_run) {
-        rc = train_folder(t->o.critic_save, e);
+        rc = durable_folder(t->o.critic_save, e);
     }
     if (rc == STATUS_OK) {
         rc = train_open_device(t, e);

@@ -191,6 +191,12 @@ int durable_open(struct durable *d, struct train_opts *o, const char *run_dir, i
     return rc == STATUS_OK ? durable_compare(d, run_dir, options, e) : rc;
 }
 
+int durable_folder(const char *dir, struct err *e)
+{
+    int rc = dir ? patience_mkdirs(dir, e) : STATUS_OK;
+    return rc == STATUS_OK && dir ? ckpt_clean(dir, e) : rc;
+}
+
 int durable_replays(const struct durable *d)
 {
     return d->replay != NULL;

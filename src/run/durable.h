@@ -53,6 +53,9 @@ struct durable_from {
 int durable_open(struct durable *d, struct train_opts *o, const char *run_dir, int argc,
                  char *const *argv, const json_t *options, const struct world *world,
                  struct err *e);
+/* A folder for checkpoints, without what a killed run left; NULL: none. A full disk is waited for.
+ */
+int durable_folder(const char *dir, struct err *e);
 /* The run's own checkpoint when it has left one in --save, else that of --load. */
 int durable_from(struct durable *d, struct durable_from *from, struct err *e);
 int durable_replays(const struct durable *d); /* 1: it is a replay */

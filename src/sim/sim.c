@@ -50,6 +50,7 @@ static const struct {
     [SIM_SYNC_FAILS] = {"sync failed", 0.01},
     [SIM_RENAME_FAILS] = {"rename failed", 0.03},
     [SIM_DISK_FULL] = {"disk full", 0.002},
+    [SIM_FULL_AT_START] = {"disk full when the controller starts", 0.05},
     [SIM_DISK_SLOW] = {"disk slow", 0.01},
     [SIM_TORN] = {"unsynced write lost or torn", 0},
     [SIM_KILLED] = {"controller killed", 0},
@@ -59,7 +60,7 @@ static const struct {
 };
 
 static const char *const sim_plants[SIM_NPLANTS] = {
-    "none", "requeue", "fsync", "staleness", "twice", "stale", "gone", "crawl", "eval"};
+    "none", "requeue", "fsync", "staleness", "twice", "stale", "gone", "crawl", "eval", "room"};
 
 const char *sim_fault_name(enum sim_fault f)
 {

@@ -60,6 +60,7 @@ enum sim_fault {
     SIM_SYNC_FAILS,
     SIM_RENAME_FAILS,
     SIM_DISK_FULL,
+    SIM_FULL_AT_START,
     SIM_DISK_SLOW,
     SIM_TORN,
     /* the controller */
@@ -86,6 +87,7 @@ enum sim_plant {
     SIM_PLANT_GONE,      /* an engine that was taken out is still used */
     SIM_PLANT_CRAWL,     /* an engine that crawls is not drained */
     SIM_PLANT_EVAL,      /* evaluations are sampled with the weights before */
+    SIM_PLANT_ROOM,      /* nobody waits for room on a full disk */
     SIM_NPLANTS
 };
 const char *sim_plant_name(enum sim_plant p);

@@ -262,6 +262,21 @@ static struct simdisk_fd *simdisk_of(struct simdisk *d, int fd)
     return &d->fds[i];
 }
 
+void simdisk_fill(struct simdisk *d, double seconds)
+{
+    d->full_until = d->s->now + seconds;
+}
+
+int simdisk_full(const struct simdisk *d)
+{
+    return d->s->now < d->full_until;
+}
+
+static int64_t simdisk_room(void *self)
+{
+    return simdisk_full(self) ? 0 : (int64_t)1 << 40;
+}
+
 static struct simdisk_node *simdisk_make(struct simdisk *d, const char *path, int folder)
 {
     char last[SIMDISK_NAME];
@@ -275,6 +290,10 @@ static struct simdisk_node *simdisk_make(struct simdisk *d, const char *path, in
         return NULL;
     }
     if (simdisk_change(d, SIM_NFAULTS, folder ? "make folder" : "make", path) != 0) {
+        return NULL;
+    }
+    if (simdisk_full(d)) {
+        errno = ENOSPC;
         return NULL;
     }
     n = simdisk_node(d, folder);
@@ -351,9 +370,9 @@ static long simdisk_write(void *self, int fd, const void *p, size_t n, int64_t a
         return -1;
     }
     if (sim_fault(d->s, SIM_DISK_FULL)) {
-        d->full_until = d->s->now + sim_between(d->s, 0.1, 200);
+        simdisk_fill(d, sim_between(d->s, 0.1, 200));
     }
-    if (d->s->now < d->full_until) {
+    if (simdisk_full(d)) {
         errno = ENOSPC;
         return -1;
     }
@@ -577,6 +596,7 @@ struct simdisk *simdisk_new(struct sim *s)
                                   .mkdir = simdisk_mkdir,
                                   .kind = simdisk_kind,
                                   .list = simdisk_list,
+                                  .room = simdisk_room,
                                   .self = d};
     return d;
 }

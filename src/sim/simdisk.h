@@ -30,6 +30,9 @@ void simdisk_restart(struct simdisk *d, int power);
 /* Somebody else puts a file there, whole and durable: no event of the controller's. Its folder is
  * there. */
 void simdisk_place(struct simdisk *d, const char *path, const void *p, size_t n);
+/* There is no room for so many seconds. */
+void simdisk_fill(struct simdisk *d, double seconds);
+int simdisk_full(const struct simdisk *d);
 /* Bytes of all files. */
 int64_t simdisk_bytes(const struct simdisk *d);
 

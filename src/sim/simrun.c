@@ -34,7 +34,6 @@
 #include "sim/simtrain.h"
 #include "sim/simwatch.h"
 #include "text/tokenizer.h"
-#include "train/ckpt.h"
 
 #define SIMRUN_SAVE   SIMDISK_ROOT "/save"
 #define SIMRUN_DIR    SIMDISK_ROOT "/save/run"
@@ -280,8 +279,7 @@ static int simrun_open(struct simrun *r, struct simrun_life *l, struct loop_cfg 
         j = simwatch_journal(r->watch, j);
         simwatch_check(r->watch);
     }
-    rc = rc == STATUS_OK ? fsio_mkdirs(SIMRUN_SAVE, e) : rc;
-    rc = rc == STATUS_OK ? ckpt_clean(SIMRUN_SAVE, e) : rc;
+    rc = rc == STATUS_OK ? durable_folder(SIMRUN_SAVE, e) : rc;
     rc = rc == STATUS_OK ? hub_open(&h, &l->hub, e) : rc;
     rc = rc == STATUS_OK ? hub_open(&eh, &l->eval_hub, e) : rc;
     rc = rc == STATUS_OK ? simrun_resume(r, l, e) : rc;
@@ -336,6 +334,9 @@ static void simrun_fate(struct simrun *r)
     }
     s->stopping = 0;
     s->hit = simfleet_ailing(r->fleet); /* what befell them before goes on */
+    if (sim_fault(s, SIM_FULL_AT_START)) {
+        simdisk_fill(r->disk, sim_between(s, 0.1, 200));
+    }
 }
 
 static void simrun_asks_to_stop(struct simrun *r)
@@ -356,6 +357,8 @@ static void simrun_judge_error(struct simrun *r, int rc, const struct err *e)
     if (!r->s.hit || !explained) {
         sim_broken(&r->s, "the run ends with an error that no fault explains: %s: %.300s",
                    status_name(rc), e->msg);
+    } else if (rc == STATUS_IO && simdisk_full(r->disk) && !r->s.stopping) {
+        sim_broken(&r->s, "the run ends instead of waiting for room on the disk: %.300s", e->msg);
     }
 }
 
@@ -449,6 +452,7 @@ static int simrun_setup(struct simrun *r, const struct simrun_shared *sh, const 
     }
     r->o.max_weight_staleness +=
         r->s.plant == SIM_PLANT_STALENESS && r->o.max_weight_staleness != CONF_UNSET;
+    r->o.disk_wait = r->s.plant == SIM_PLANT_ROOM ? 0 : r->o.disk_wait;
     t.seed = (uint64_t)r->o.rollout_seed;
     r->disk = simdisk_new(&r->s);
     r->net = simnet_new(&r->s);
