@@ -44,19 +44,28 @@ static void faults_are_met(void **state)
 }
 
 /* It tells what is broken, where, and what came before, and does so again. */
-static void a_plant_is_found(void **state)
+static void find(enum sim_plant plant)
 {
     uint64_t seed = 0;
-    (void)state;
     do {
         assert_true(seed < 300);
-        simrun_seed(&sh, seed++, SIM_PLANT_TWICE, 0, &a);
+        simrun_seed(&sh, seed++, plant, 0, &a);
     } while (!a.broken[0]);
-    simrun_seed(&sh, seed - 1, SIM_PLANT_TWICE, 0, &b);
+    simrun_seed(&sh, seed - 1, plant, 0, &b);
     assert_memory_equal(&a, &b, sizeof a);
     assert_true(a.event > 0 && a.last[0][0]);
     simrun_seed(&sh, seed - 1, SIM_PLANT_NONE, 0, &b);
     assert_string_equal(b.broken, "");
+}
+
+static void plants_are_found(void **state)
+{
+    static const enum sim_plant plants[] = {SIM_PLANT_TWICE, SIM_PLANT_GONE, SIM_PLANT_CRAWL,
+                                            SIM_PLANT_EVAL, SIM_PLANT_ROOM};
+    (void)state;
+    for (size_t i = 0; i < sizeof plants / sizeof plants[0]; i++) {
+        find(plants[i]);
+    }
 }
 
 static int setup(void **state)
@@ -79,7 +88,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_again),
         cmocka_unit_test(faults_are_met),
-        cmocka_unit_test(a_plant_is_found),
+        cmocka_unit_test(plants_are_found),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
