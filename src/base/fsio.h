@@ -38,7 +38,7 @@ int fsio_out_write(struct fsio_out *o, const void *p, size_t n, struct err *e);
 int fsio_out_commit(struct fsio_out *o, struct err *e); /* closes in any case */
 void fsio_out_abort(struct fsio_out *o);                /* closes and removes the temporary file */
 
-int fsio_mkdirs(const char *path, struct err *e);                     /* like mkdir -p */
+int fsio_mkdirs(const char *path, struct err *e); /* like mkdir -p */
 /* STATUS_INPUT when the folder, or the nearest above it that is there, is none that this user may
  * write in: what no waiting mends. */
 int fsio_may_write(const char *dir, struct err *e);
