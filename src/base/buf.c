@@ -34,12 +34,28 @@ void buf_clear(struct buf *b)
     }
 }
 
+/* Moves the bytes to a place of cap; 0 when there is none. */
+static int buf_move(struct buf *b, size_t cap)
+{
+    char *p = mem_try(cap);
+
+    if (!p) {
+        return 0;
+    }
+    memcpy(p, b->data, b->len);
+    if (b->cap) {
+        mem_free(b->data);
+    }
+    b->data = p;
+    b->cap = cap;
+    return 1;
+}
+
 /* Room for n more bytes and the NUL; 0 when there is none. */
 static int buf_room(struct buf *b, size_t n)
 {
     size_t want = b->len + n;
     size_t cap = b->cap ? b->cap : 64;
-    char *p;
 
     if (b->failed || want < n || want > b->max) {
         b->failed = 1;
@@ -51,18 +67,15 @@ static int buf_room(struct buf *b, size_t n)
     while (cap <= want) {
         cap *= 2;
     }
-    p = mem_try(cap);
-    if (!p) {
-        b->failed = 1;
-        return 0;
+    b->failed = !buf_move(b, cap);
+    return !b->failed;
+}
+
+void buf_reserve(struct buf *b, size_t n)
+{
+    if (n <= b->max && n >= b->cap && n) {
+        buf_move(b, n + 1);
     }
-    memcpy(p, b->data, b->len);
-    if (b->cap) {
-        mem_free(b->data);
-    }
-    b->data = p;
-    b->cap = cap;
-    return 1;
 }
 
 void buf_add(struct buf *b, const void *p, size_t n)

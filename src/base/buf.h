@@ -25,6 +25,9 @@ void buf_char(struct buf *b, char c);
 void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Drops n bytes at the front. */
 void buf_shift(struct buf *b, size_t n);
+/* Room for n bytes in all, exactly; a help where the length is known. More than the ceiling, or
+ * than there is memory for, is no error before it is needed. */
+void buf_reserve(struct buf *b, size_t n);
 /* 0, or STATUS_NOMEM when an append did not fit. */
 int buf_status(const struct buf *b);
 /* Gives the bytes to the caller (free with mem_free) and empties the buffer. */

@@ -1,6 +1,7 @@
 /* Owns every heap allocation of ours. Alignment is 64 because tensors and cache lines want it. */
 #include "base/mem.h"
 
+#include <malloc.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -97,6 +98,11 @@ char *mem_strdup(const char *s)
 void mem_free(void *p)
 {
     free(p);
+}
+
+void mem_trim(void)
+{
+    malloc_trim(0);
 }
 
 uint64_t mem_count(void)

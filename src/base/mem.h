@@ -21,6 +21,10 @@ void *mem_room(void *p, size_t size, int n, int *cap);
 char *mem_strdup(const char *s); /* NULL gives NULL */
 char *mem_strndup(const char *s, size_t n);
 void mem_free(void *p); /* NULL is fine */
+/* Gives pages that hold nothing back to the system. After many blocks of one lifetime were freed:
+ * the next as many then find whole pages instead of what holes the last left. Takes some
+ * milliseconds for each 100 MB. */
+void mem_trim(void);
 uint64_t mem_count(void);
 /* Bytes of this process in memory now, and the most there ever were; -1 when the system does not
  * say. */

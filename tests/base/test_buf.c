@@ -106,6 +106,35 @@ static void shifts(void **state)
     buf_fini(&b);
 }
 
+/* Room that was made is not moved from, and is no more than was said; too much is no error. */
+static void reserves(void **state)
+{
+    struct buf b;
+    const char *at;
+    (void)state;
+    buf_init(&b, 1000);
+    buf_reserve(&b, 0);
+    assert_int_equal(b.cap, 0);
+    buf_str(&b, "ab");
+    buf_reserve(&b, 700);
+    assert_string_equal(b.data, "ab");
+    assert_int_equal(b.cap, 701);
+    at = b.data;
+    while (b.len < 700) {
+        buf_char(&b, 'x');
+    }
+    assert_ptr_equal(b.data, at);
+    buf_reserve(&b, 10);
+    assert_ptr_equal(b.data, at);
+    buf_reserve(&b, 1001);
+    assert_ptr_equal(b.data, at);
+    assert_int_equal(buf_status(&b), 0);
+    buf_char(&b, 'y');
+    assert_int_equal(b.len, 701);
+    assert_memory_equal(b.data + 698, "xxy", 4);
+    buf_fini(&b);
+}
+
 static void takes(void **state)
 {
     struct buf b;
@@ -134,8 +163,9 @@ static void takes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(appends), cmocka_unit_test(doublings), cmocka_unit_test(ceiling),
-        cmocka_unit_test(wrap),    cmocka_unit_test(shifts),    cmocka_unit_test(takes),
+        cmocka_unit_test(appends),  cmocka_unit_test(doublings), cmocka_unit_test(ceiling),
+        cmocka_unit_test(wrap),     cmocka_unit_test(shifts),    cmocka_unit_test(takes),
+        cmocka_unit_test(reserves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

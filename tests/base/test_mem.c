@@ -157,12 +157,48 @@ static void arena_reuse(void **state)
     arena_fini(&a);
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they keep what was freed */
+/* What lies between blocks that are held goes back to the system. */
+static void trims(void **state)
+{
+    enum { N = 4000, BYTES = 16384 };
+    static void *p[N];
+    int64_t full, freed;
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        p[i] = mem_alloc(BYTES);
+    }
+    full = mem_resident();
+    for (int i = 0; i < N; i++) {
+        if (i % 10 != 9) { /* the last one is held */
+            mem_free(p[i]);
+        }
+    }
+    freed = mem_resident();
+    assert_true(full - freed < 8 << 20); /* else this tests nothing */
+    mem_trim();
+    assert_true(full - mem_resident() > 40 << 20);
+    for (int i = 9; i < N; i += 10) {
+        assert_true(all_zero(p[i], BYTES));
+        mem_free(p[i]);
+    }
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blocks), cmocka_unit_test(impossible),  cmocka_unit_test(grows),
-        cmocka_unit_test(room),   cmocka_unit_test(strings),     cmocka_unit_test(maps),
-        cmocka_unit_test(arenas), cmocka_unit_test(arena_reuse),
+        cmocka_unit_test(blocks),
+        cmocka_unit_test(impossible),
+        cmocka_unit_test(grows),
+        cmocka_unit_test(room),
+        cmocka_unit_test(strings),
+        cmocka_unit_test(maps),
+        cmocka_unit_test(arenas),
+        cmocka_unit_test(arena_reuse),
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+        cmocka_unit_test(trims),
+#endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
