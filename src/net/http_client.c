@@ -36,7 +36,7 @@ int http_client_new(struct http_client **out, const struct http_client_opts *o, 
     c->max_bytes = o->max_bytes ? o->max_bytes : (size_t)1 << 30;
     c->ca_file = mem_strdup(o->ca_file);
     c->insecure = o->insecure;
-    c->timer = -1;
+    c->nlanes = o->lanes < 1 ? 1 : o->lanes > HTTP_CLIENT_LANES ? HTTP_CLIENT_LANES : o->lanes;
     c->waiting_end = &c->waiting;
     c->fresh_end = &c->fresh;
     c->last = &c->first;
@@ -46,15 +46,18 @@ int http_client_new(struct http_client **out, const struct http_client_opts *o, 
         c->free_slots[c->nfree] = c->max_calls - 1 - c->nfree;
         c->nfree++;
     }
-    c->multi = curl_multi_init();
+    for (int i = 0; i < c->nlanes; i++) {
+        c->lanes[i] = (struct http_client_lane){.c = c, .multi = curl_multi_init(), .timer = -1.0};
+        rc = c->lanes[i].multi ? rc : ERR(e, STATUS_NOMEM, "no memory for an HTTP client");
+    }
     c->epfd = epoll_create1(EPOLL_CLOEXEC);
     c->wakefd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     c->queuefd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     ev.data.fd = c->wakefd;
-    if (!c->multi || c->epfd < 0 || c->wakefd < 0 || c->queuefd < 0 ||
-        epoll_ctl(c->epfd, EPOLL_CTL_ADD, c->wakefd, &ev)) {
+    if (rc == STATUS_OK && (c->epfd < 0 || c->wakefd < 0 || c->queuefd < 0 ||
+                            epoll_ctl(c->epfd, EPOLL_CTL_ADD, c->wakefd, &ev))) {
         rc = ERR(e, STATUS_IO, "no descriptors for an HTTP client: %s", strerror(errno));
-    } else if (pthread_create(&c->thread, NULL, http_client_work, c)) {
+    } else if (rc == STATUS_OK && pthread_create(&c->thread, NULL, http_client_work, c)) {
         rc = ERR(e, STATUS_NOMEM, "no thread for an HTTP client");
     }
     if (rc) {
@@ -98,8 +101,10 @@ void http_client_free(struct http_client *c)
     while (c->nspare > 0) {
         curl_easy_cleanup(c->spare[--c->nspare]);
     }
-    if (c->multi) {
-        curl_multi_cleanup(c->multi);
+    for (int i = 0; i < c->nlanes; i++) {
+        if (c->lanes[i].multi) {
+            curl_multi_cleanup(c->lanes[i].multi);
+        }
     }
     for (int i = 0; i < 3; i++) {
         int fd = i == 0 ? c->epfd : i == 1 ? c->wakefd : c->queuefd;
@@ -136,6 +141,17 @@ int http_client_check(const char *url, struct err *e)
 {
     int named;
     return check_url(url, &named, e);
+}
+
+/* The lane of the server that an address names. */
+static struct http_client_lane *lane_of(struct http_client *c, const char *url)
+{
+    const char *host = strstr(url, "://");
+    uint32_t h = 2166136261u; /* FNV-1a */
+    for (host = host ? host + 3 : url; *host && !strchr("/?#", *host); host++) {
+        h = (h ^ (unsigned char)*host) * 16777619u;
+    }
+    return &c->lanes[(h ^ h >> 16) % (unsigned)c->nlanes];
 }
 
 /* The headers as libcurl wants them; NULL and *rc set when one is none. */
@@ -177,6 +193,7 @@ int http_client_start(struct http_client *c, const struct http_client_request *q
     k->named = named;
     arena_init(&k->mem, 16 * 1024);
     k->c = c;
+    k->lane = lane_of(c, q->url);
     k->user = q->user;
     k->method = mem_strdup(q->method ? q->method : q->body ? "POST" : "GET");
     k->url = mem_strdup(q->url);

@@ -33,9 +33,12 @@ struct http_net;
 
 /* Zero means the default in brackets. */
 struct http_client_opts {
-    int max_calls;       /* requests started and not ended; more is STATUS_AGAIN [8192] */
-    int max_inflight;    /* of these on the network at once, the others wait in order [1024] */
-    size_t max_bytes;    /* of whole bodies held at once; more is HTTP_CLIENT_TOO_LARGE [1 GiB] */
+    int max_calls;    /* requests started and not ended; more is STATUS_AGAIN [8192] */
+    int max_inflight; /* of these on the network at once, the others wait in order [1024] */
+    int lanes;        /* one for every ten or twenty servers, at most 64, makes the end of a request
+                         as cheap among many servers as among few; each keeps its share of
+                         max_inflight connections open [1] */
+    size_t max_bytes; /* of whole bodies held at once; more is HTTP_CLIENT_TOO_LARGE [1 GiB] */
     const char *ca_file; /* PEM, for https [the system's] */
     int insecure;        /* 1: certificates are not checked */
 };

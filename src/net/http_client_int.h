@@ -11,7 +11,18 @@
 #include "base/mem.h"
 #include "net/http_client.h"
 
-enum { HTTP_CLIENT_SPARE = 256 }; /* handles kept for the next requests */
+enum {
+    HTTP_CLIENT_SPARE = 256, /* handles kept for the next requests */
+    HTTP_CLIENT_LANES = 64   /* at most; a lane's number and 1 are kept in a byte */
+};
+
+/* One of libcurl's books of connections. libcurl 7.88 looks through all connections of a book at
+ * the end of each request in it, so a client of many servers spreads them over several. */
+struct http_client_lane {
+    struct http_client *c;
+    CURLM *multi;
+    double timer; /* when libcurl wants to be called; < 0 never */
+};
 
 enum http_client_state {
     HTTP_CLIENT_WAITING,
@@ -22,6 +33,7 @@ enum http_client_state {
 struct http_client_call {
     struct http_client_call *next, **link; /* in the list of its state */
     struct http_client *c;
+    struct http_client_lane *lane; /* of its server */
     uint64_t id;
     int slot;
     enum http_client_state state;
@@ -43,10 +55,11 @@ struct http_client_call {
     int status, head_done, told;    /* told: something was posted */
     int discard;                    /* of this answer nothing is told: it will be tried again */
     int reached;
-    double retry_after; /* -1: not given */
-    struct arena mem;   /* headers of the answer */
-    struct http_header *answer;
+    double retry_after;         /* -1: not given */
+    struct arena mem;           /* headers of the answer */
+    struct http_header *answer; /* NULL before the first */
     int nanswer;
+    size_t length; /* of the answer's body as its head says; 0: it does not */
     struct buf in;
     int forced; /* outcome + 1 that ends the transfer, whatever libcurl calls it */
     /* Under the lock. */
@@ -64,7 +77,8 @@ struct http_client_item {
 };
 
 struct http_client {
-    CURLM *multi;
+    struct http_client_lane lanes[HTTP_CLIENT_LANES];
+    int nlanes;
     int epfd, wakefd, queuefd, max_inflight, max_calls, insecure;
     char *ca_file;
     pthread_t thread;
@@ -72,11 +86,10 @@ struct http_client {
     /* The thread only. */
     struct http_client_call *waiting, **waiting_end, *flying, *pausing;
     int nflying;
-    double timer;   /* when libcurl wants to be called; < 0 never */
     double soonest; /* before it no call reaches a limit of time */
     CURL *spare[HTTP_CLIENT_SPARE];
     int nspare;
-    uint8_t *watched; /* (nwatched) by descriptor: 1 while epfd knows it */
+    uint8_t *watched; /* (nwatched) by descriptor: 1 + its lane while epfd knows it, else 0 */
     int nwatched;
 
     pthread_mutex_t mu;

@@ -23,6 +23,7 @@
 enum {
     EVENTS = 256,
     MAX_HEADERS = 256,
+    MAX_TRUST = 1 << 20, /* bytes of a body that are made room for because its head says so */
     CONN_AGE_S = 60 /* idle connections older than this are not used again: servers close them */
 };
 
@@ -171,10 +172,14 @@ static void end_head(struct http_client_call *k)
 static void add_header(struct http_client_call *k, const char *line, size_t n)
 {
     const char *colon = memchr(line, ':', n), *end = line + n, *value;
-    struct http_header *h = &k->answer[k->nanswer];
+    struct http_header *h;
     if (!colon || k->nanswer == MAX_HEADERS) {
         return;
     }
+    if (!k->answer) { /* many calls wait for their answer for long, and hold nothing for it */
+        k->answer = arena_alloc(&k->mem, sizeof *k->answer * MAX_HEADERS);
+    }
+    h = &k->answer[k->nanswer];
     value = colon + 1;
     while (value < end && (*value == ' ' || *value == '\t')) {
         value++;
@@ -187,6 +192,8 @@ static void add_header(struct http_client_call *k, const char *line, size_t n)
     k->nanswer++;
     if (strcasecmp(h->name, "Retry-After") == 0 && *h->value >= '0' && *h->value <= '9') {
         k->retry_after = (double)strtoul(h->value, NULL, 10);
+    } else if (strcasecmp(h->name, "Content-Length") == 0) {
+        k->length = strtoul(h->value, NULL, 10);
     }
 }
 
@@ -204,6 +211,7 @@ static size_t on_header(char *line, size_t size, size_t n, void *arg)
     }
     if (n >= 5 && memcmp(line, "HTTP/", 5) == 0) {
         k->nanswer = 0;
+        k->length = 0;
         k->retry_after = -1;
     } else if (n <= 2 && (line[0] == '\r' || line[0] == '\n')) {
         curl_easy_getinfo(k->easy, CURLINFO_RESPONSE_CODE, &status);
@@ -231,6 +239,7 @@ static size_t on_data(char *data, size_t size, size_t n, void *arg)
             k->forced = HTTP_CLIENT_TOO_LARGE + 1;
             return 0;
         }
+        buf_reserve(&k->in, k->length < MAX_TRUST ? k->length : MAX_TRUST);
         buf_add(&k->in, data, n);
         if (buf_status(&k->in)) {
             return 0;
@@ -341,11 +350,12 @@ static int fly(struct http_client_call *k)
     k->retry_after = -1;
     k->t_byte = proc_now();
     arena_reset(&k->mem);
-    k->answer = arena_alloc(&k->mem, sizeof *k->answer * MAX_HEADERS);
+    k->answer = NULL;
+    k->length = 0;
     atomic_fetch_sub(&c->bytes, k->in.len);
     buf_clear(&k->in);
     set_options(k);
-    if (curl_multi_add_handle(c->multi, k->easy) != CURLM_OK) {
+    if (curl_multi_add_handle(k->lane->multi, k->easy) != CURLM_OK) {
         curl_easy_cleanup(k->easy);
         k->easy = NULL;
         return 0;
@@ -367,7 +377,7 @@ static void land(struct http_client_call *k)
     }
     curl_easy_getinfo(k->easy, CURLINFO_REQUEST_SIZE, &sent);
     k->reached |= sent > 0;
-    curl_multi_remove_handle(c->multi, k->easy);
+    curl_multi_remove_handle(k->lane->multi, k->easy);
     if (c->nspare < HTTP_CLIENT_SPARE) {
         curl_easy_reset(k->easy);
         c->spare[c->nspare++] = k->easy;
@@ -490,7 +500,8 @@ static void give_up(struct http_client_call *k, enum http_client_outcome o)
 
 static int on_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *sockp)
 {
-    struct http_client *c = arg;
+    const struct http_client_lane *lane = arg;
+    struct http_client *c = lane->c;
     struct epoll_event ev = {.data.fd = fd};
     (void)easy;
     (void)sockp;
@@ -508,16 +519,16 @@ static int on_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *so
         epoll_ctl(c->epfd, c->watched[fd] ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd, &ev)) {
         log_error(HTTP, "cannot watch a connection: %s", strerror(errno));
     } else {
-        c->watched[fd] = 1;
+        c->watched[fd] = (uint8_t)(1 + (lane - c->lanes));
     }
     return 0;
 }
 
 static int on_timer(CURLM *multi, long ms, void *arg)
 {
-    struct http_client *c = arg;
+    struct http_client_lane *lane = arg;
     (void)multi;
-    c->timer = ms < 0 ? -1 : proc_now() + (double)ms * 1e-3;
+    lane->timer = ms < 0 ? -1 : proc_now() + (double)ms * 1e-3;
     return 0;
 }
 
@@ -624,11 +635,11 @@ static void start_waiting(struct http_client *c)
     }
 }
 
-static void take_ended(struct http_client *c)
+static void take_ended(const struct http_client_lane *lane)
 {
     CURLMsg *m;
     int left;
-    while ((m = curl_multi_info_read(c->multi, &left)) != NULL) {
+    while ((m = curl_multi_info_read(lane->multi, &left)) != NULL) {
         struct http_client_call *k = NULL;
         CURLcode code = m->data.result;
         if (m->msg == CURLMSG_DONE &&
@@ -641,10 +652,41 @@ static void take_ended(struct http_client *c)
 static int wait_ms(const struct http_client *c)
 {
     double now = proc_now(), t = c->soonest - now < 3600 ? c->soonest - now : 3600;
-    if (c->timer >= 0 && c->timer - now < t) {
-        t = c->timer - now;
+    for (int i = 0; i < c->nlanes; i++) {
+        double timer = c->lanes[i].timer;
+        t = timer >= 0 && timer - now < t ? timer - now : t;
     }
     return t <= 0 ? 0 : (int)(t * 1e3) + 1;
+}
+
+static void set_lanes(struct http_client *c)
+{
+    long most = (c->max_inflight + c->nlanes - 1) / c->nlanes;
+    for (int i = 0; i < c->nlanes; i++) {
+        struct http_client_lane *lane = &c->lanes[i];
+        curl_multi_setopt(lane->multi, CURLMOPT_SOCKETFUNCTION, on_socket);
+        curl_multi_setopt(lane->multi, CURLMOPT_SOCKETDATA, lane);
+        curl_multi_setopt(lane->multi, CURLMOPT_TIMERFUNCTION, on_timer);
+        curl_multi_setopt(lane->multi, CURLMOPT_TIMERDATA, lane);
+        curl_multi_setopt(lane->multi, CURLMOPT_MAXCONNECTS, most);
+    }
+}
+
+/* Something has come on a connection, or can be sent. */
+static void act(struct http_client *c, const struct epoll_event *ev)
+{
+    int flags = (ev->events & (EPOLLIN | EPOLLHUP) ? CURL_CSELECT_IN : 0) |
+                (ev->events & EPOLLOUT ? CURL_CSELECT_OUT : 0) |
+                (ev->events & EPOLLERR ? CURL_CSELECT_ERR : 0);
+    int fd = ev->data.fd, running;
+    uint64_t count;
+    if (fd != c->wakefd) {
+        if (c->watched[fd]) { /* else it was forgotten since */
+            curl_multi_socket_action(c->lanes[c->watched[fd] - 1].multi, fd, flags, &running);
+        }
+    } else if (read(c->wakefd, &count, sizeof count) < 0 && errno != EAGAIN) {
+        log_error(HTTP, "cannot read the wake-up counter: %s", strerror(errno));
+    }
 }
 
 void *http_client_work(void *arg)
@@ -655,11 +697,7 @@ void *http_client_work(void *arg)
     int running;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, NULL);
-    curl_multi_setopt(c->multi, CURLMOPT_SOCKETFUNCTION, on_socket);
-    curl_multi_setopt(c->multi, CURLMOPT_SOCKETDATA, c);
-    curl_multi_setopt(c->multi, CURLMOPT_TIMERFUNCTION, on_timer);
-    curl_multi_setopt(c->multi, CURLMOPT_TIMERDATA, c);
-    curl_multi_setopt(c->multi, CURLMOPT_MAXCONNECTS, (long)c->max_inflight);
+    set_lanes(c);
     while (!atomic_load(&c->stop)) {
         double now;
         int n;
@@ -671,24 +709,17 @@ void *http_client_work(void *arg)
             break;
         }
         for (int i = 0; i < n; i++) {
-            int flags = (ev[i].events & (EPOLLIN | EPOLLHUP) ? CURL_CSELECT_IN : 0) |
-                        (ev[i].events & EPOLLOUT ? CURL_CSELECT_OUT : 0) |
-                        (ev[i].events & EPOLLERR ? CURL_CSELECT_ERR : 0);
-            if (ev[i].data.fd == c->wakefd) {
-                uint64_t count;
-                if (read(c->wakefd, &count, sizeof count) < 0 && errno != EAGAIN) {
-                    log_error(HTTP, "cannot read the wake-up counter: %s", strerror(errno));
-                }
-            } else {
-                curl_multi_socket_action(c->multi, ev[i].data.fd, flags, &running);
-            }
+            act(c, &ev[i]);
         }
         now = proc_now();
-        if (c->timer >= 0 && now >= c->timer) {
-            c->timer = -1; /* libcurl sets it again when it wants */
-            curl_multi_socket_action(c->multi, CURL_SOCKET_TIMEOUT, 0, &running);
+        for (int i = 0; i < c->nlanes; i++) {
+            struct http_client_lane *lane = &c->lanes[i];
+            if (lane->timer >= 0 && now >= lane->timer) {
+                lane->timer = -1; /* libcurl sets it again when it wants */
+                curl_multi_socket_action(lane->multi, CURL_SOCKET_TIMEOUT, 0, &running);
+            }
+            take_ended(lane);
         }
-        take_ended(c);
         check_times(c, now);
     }
     take_orders(c);

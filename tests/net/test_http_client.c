@@ -633,6 +633,67 @@ static void many(void **state)
     netserver_stop(&t);
 }
 
+/* Servers are spread over the lanes, and each is always in the same one: whatever is asked of it
+ * goes over the connection that is there. Answers, cancels and limits of time are what they are
+ * with one lane. */
+static void lanes(void **state)
+{
+    enum { SERVERS = 7, ROUNDS = 4 };
+    static const char *const targets[ROUNDS] = {"/health", "/echo?q=1", "/none", "/echo"};
+    static const int statuses[ROUNDS] = {200, 200, 404, 200};
+    static struct netserver t[SERVERS];
+    struct http_client *c = open_client(&(struct http_client_opts){.lanes = 4});
+    struct http_server_stats st;
+    struct http_client_event *ev;
+    uint64_t id[SERVERS];
+    (void)state;
+    for (int i = 0; i < SERVERS; i++) {
+        netserver_start(&t[i], NULL);
+    }
+    for (int k = 0; k < ROUNDS; k++) {
+        for (int i = 0; i < SERVERS; i++) {
+            start(c, &(struct http_client_request){.url = url_of(t[i].port, targets[k])});
+        }
+        for (int i = 0; i < SERVERS; i++) {
+            ev = take(c, HTTP_CLIENT_END);
+            assert_int_equal(ev->outcome, HTTP_CLIENT_OK);
+            assert_int_equal(ev->status, statuses[k]);
+            http_client_release(c, ev);
+        }
+    }
+    for (int i = 0; i < SERVERS; i++) {
+        http_server_stats(t[i].s, &st);
+        assert_int_equal(st.connections, 1);
+        id[i] = start(c, &(struct http_client_request){.url = url_of(t[i].port, "/later"),
+                                                       .body = "hello",
+                                                       .len = 5,
+                                                       .total_s = i % 2 ? 0.05 : 20});
+    }
+    for (int i = 0; i < SERVERS; i += 2) {
+        http_client_cancel(c, id[i]);
+    }
+    for (int i = 0; i < SERVERS; i++) {
+        ev = take(c, HTTP_CLIENT_END);
+        for (int k = 0; k < SERVERS; k++) {
+            if (ev->id == id[k]) {
+                assert_int_equal(ev->outcome, k % 2 ? HTTP_CLIENT_LATE : HTTP_CLIENT_CANCELLED);
+                id[k] = 0;
+            }
+        }
+        http_client_release(c, ev);
+    }
+    for (int i = 0; i < SERVERS; i++) {
+        assert_int_equal(id[i], 0);
+    }
+    http_client_free(c);
+    for (int i = 0; i < SERVERS; i++) {
+        for (struct http_req *r; (r = netserver_take_within(&t[i], 0.05)) != NULL;) {
+            http_req_cut(r);
+        }
+        netserver_stop(&t[i]);
+    }
+}
+
 /* ---- TLS ---- */
 
 /* A certificate for 127.0.0.1, signed by itself, in files name.crt and name.key. */
@@ -754,7 +815,8 @@ int main(void)
         cmocka_unit_test(requests),      cmocka_unit_test(bad_requests), cmocka_unit_test(outcomes),
         cmocka_unit_test(no_connection), cmocka_unit_test(deadlines),    cmocka_unit_test(cancels),
         cmocka_unit_test(retries),       cmocka_unit_test(streams),      cmocka_unit_test(window),
-        cmocka_unit_test(bytes_held),    cmocka_unit_test(many),         cmocka_unit_test(tls),
+        cmocka_unit_test(bytes_held),    cmocka_unit_test(many),         cmocka_unit_test(lanes),
+        cmocka_unit_test(tls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
