@@ -949,6 +949,7 @@ static int loop_save(struct loop *l, struct err *e)
     int rc = loop_write(l, due, e);
 
     turn_fini(&l->train);
+    mem_trim(); /* else rollouts of many samples leave the heap in holes, more with each */
     l->rollout = done;
     loop_next(l, last, rc == STATUS_OK && !stop && loop_eval_due(l, done));
     return rc == STATUS_OK ? STATUS_AGAIN : rc;

@@ -30,6 +30,7 @@
 #define PORT_HTTP_MAX_BODY  (256u << 20)
 #define PORT_HTTP_FIRST_S   0.2 /* first and longest wait before samples are asked for again */
 #define PORT_HTTP_BACKOFF_S 5.0
+#define PORT_HTTP_LANE      16 /* engines that share one of the client's lanes */
 
 /* ---- small things ---- */
 
@@ -986,6 +987,7 @@ int port_http_open(const struct port_http_opts *o, struct port_http **out, struc
     p->max_flying = (int)(most < files / 2 ? most : files / 2);
     co.max_inflight = p->max_flying + 8 * places + 64;
     co.max_calls = co.max_inflight + p->max_flying;
+    co.lanes = p->router[0] ? 1 : places / PORT_HTTP_LANE; /* all samples go to one router */
     if (!o->net) {
         rc = http_client_new(&p->c, &co, e);
     }
