@@ -10,10 +10,15 @@
 #
 # It runs for FLEET_SECONDS (120) behind the first rollout and fails below FLEET_GOAL (100000) samples a minute, above
 # FLEET_CPU_US (600) of the controller's processor time a sample, which is as much and which other work on the machine
-# changes less, when the resident memory has grown by more than FLEET_GROWTH_MB (32), when the ledger has fewer answers
-# or rewards than the run has finished, or when the run does not end with 0 after SIGTERM. Memory has grown by its
-# largest value in the last fifth of the time less that in the second fifth.
-# Ends with samples_per_minute=N engines=1000 ledger=1 rss_growth_mb=X ...
+# changes less, when the resident memory grows by more than FLEET_GROWTH (100) bytes a sample, when an engine was lost or a
+# sample asked for again, when the ledger has fewer answers or rewards than the run has finished, or when the run does
+# not end with 0 after SIGTERM.
+#
+# Memory rises and falls with each rollout. Its growth is the slope of a line through the largest value of each rollout,
+# and through the smallest, without those of the first fifth; the line is Theil's and Sen's, the median of the slopes
+# between all pairs, which single values do not move. rss_growth_mb is that slope over those rollouts, of the largest
+# values, rss_floor_growth_mb of the smallest; bytes_per_sample is the larger of both for a sample.
+# Ends with samples_per_minute=N engines=1000 ledger=1 rss_growth_mb=X ... retries=0 lost=0
 
 # shellcheck source=../tests/live/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../tests/live/lib.sh"
@@ -66,12 +71,12 @@ lib_ends "$RUN"
 
 status=0
 python3 - "$RUN" "$WORK/run" "${FLEET_SECONDS:-120}" "$((GROUPS_EACH * SAMPLES))" "$ENGINES" \
-    "${FLEET_GROWTH_MB:-32}" "${FLEET_GOAL:-100000}" "${FLEET_CPU_US:-600}" >"$WORK/out" <<'PY' || status=$?
-import os, signal, sqlite3, sys, time
+    "${FLEET_GROWTH:-100}" "${FLEET_GOAL:-100000}" "${FLEET_CPU_US:-600}" >"$WORK/out" <<'PY' || status=$?
+import json, os, signal, sqlite3, statistics, sys, time
 
 pid, run, seconds = int(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 each, engines = int(sys.argv[4]), int(sys.argv[5])
-most_mb, goal, most_us = (float(x) for x in sys.argv[6:])
+most_bytes, goal, most_us = (float(x) for x in sys.argv[6:])
 tick = os.sysconf("SC_CLK_TCK")
 
 
@@ -94,11 +99,28 @@ def rss_mb():
     return 0.0
 
 
+rows, metrics = [], None
+
+
 def rollouts():
-    try:
-        return sum(1 for line in open(run + "/metrics.jsonl") if '"rollout/step"' in line)
-    except OSError:
-        return 0
+    """How many are finished; their metrics are in rows."""
+    global metrics
+    if not metrics and os.path.exists(run + "/metrics.jsonl"):
+        metrics = open(run + "/metrics.jsonl")
+    while metrics:
+        at, line = metrics.tell(), metrics.readline()
+        if not line.endswith("\n"):
+            metrics.seek(at)
+            break
+        if '"rollout/step"' in line:
+            rows.append(json.loads(line))
+    return len(rows)
+
+
+def slope(values):
+    """Of the line through (0, values[0]), (1, values[1]), ...: Theil's and Sen's."""
+    pairs = [(b - a) / (j - i) for i, a in enumerate(values) for j, b in enumerate(values) if j > i]
+    return statistics.median(pairs) if pairs else 0.0
 
 
 def answers():
@@ -116,14 +138,16 @@ while alive() and rollouts() < 1 and time.time() - start < 300:
 if not alive() or rollouts() < 1:
     sys.exit("fleet.sh: no rollout was finished")
 # The first one warms up.
-t0, c0, n0, trace = time.time(), cpu(), rollouts(), []
-done, t1, c1 = n0, t0, c0
+t0, c0, n0, seen = time.time(), cpu(), rollouts(), []
+done, t1, c1, peaks, floors = n0, t0, c0, [], []
 while alive() and time.time() - t0 < seconds:
-    time.sleep(0.25)
+    time.sleep(0.05)
     now = rollouts()
-    trace.append((time.time() - t0, rss_mb()))
+    seen.append(rss_mb())
     if now > done:
-        done, t1, c1 = now, time.time(), cpu()
+        peaks.append(max(seen))
+        floors.append(min(seen))
+        done, t1, c1, seen = now, time.time(), cpu(), []
 if not alive():
     sys.exit("fleet.sh: the run ended by itself")
 os.kill(pid, signal.SIGTERM)
@@ -135,15 +159,21 @@ while alive() and time.time() - t0 < seconds + 120:
 kept = answers()
 if min(kept) < done * each:
     sys.exit(f"fleet.sh: {done * each} samples were finished, the ledger has {kept} answers and rewards")
-span = trace[-1][0]
-fifths = [max(m for t, m in trace if min(4, int(5 * t / span)) == i) for i in range(5)]
-print("resident memory in each fifth, MB:", *(f"{m:.1f}" for m in fifths), file=sys.stderr)
-growth = fifths[4] - fifths[1]
+warm = len(peaks) // 5
+for name, values in ("largest", peaks), ("smallest", floors):
+    print(f"resident memory, MB, {name} of each rollout:", *(f"{m:.0f}" for m in values), file=sys.stderr)
+peaks, floors = peaks[warm:], floors[warm:]
+grown = [slope(v) * (len(v) - 1) for v in (peaks, floors)]
+each_bytes = max(slope(peaks), slope(floors)) * 2**20 / each
+again, lost = (sum(r.get("rollout/" + k, 0) for r in rows) for k in ("engine_retries", "engines_lost"))
 rate, cpu_us = 60 * samples / (t1 - t0), 1e6 * (c1 - c0) / samples
-print(f"samples_per_minute={rate:.0f} engines={engines} ledger=1 rss_growth_mb={growth:.1f} "
-      f"cpu_us_per_sample={cpu_us:.0f} rss_mb={trace[-1][1]:.0f} samples={samples} "
-      f"seconds={t1 - t0:.0f}")
-if growth > most_mb:
+print(f"samples_per_minute={rate:.0f} engines={engines} ledger=1 rss_growth_mb={grown[0]:.1f} "
+      f"rss_floor_growth_mb={grown[1]:.1f} bytes_per_sample={each_bytes:.1f} rss_mb={max(peaks):.0f} "
+      f"rss_floor_mb={max(floors):.0f} cpu_us_per_sample={cpu_us:.0f} samples={samples} rollouts={done - n0} "
+      f"seconds={t1 - t0:.0f} retries={again} lost={lost}")
+if again or lost:
+    sys.exit("fleet.sh: engines that never fail were asked again or lost")
+if each_bytes > most_bytes:
     sys.exit("fleet.sh: memory grows")
 if rate < goal or cpu_us > most_us:
     sys.exit("fleet.sh: the goal is missed")
