@@ -29,14 +29,15 @@ static const struct kern amx_base = KERN_TABLE;
 #define AMX_BLOCK 1024 /* values of a block */
 #define AMX_SLOTS 4    /* open nodes of a tree of eight leaves, and the newest leaf */
 #define AMX_CACHE                                                                                  \
-    (3 << 19)           /* bytes of the second-level cache for rows of a and 64 columns of b       \
-                         */
-#define AMX_ROWS  512   /* most rows at a time */
-#define AMX_CUT   256   /* rows when a is cut into chunks */
-#define AMX_STATE 512   /* blocks of accumulators that are kept from chunk to chunk */
-#define AMX_AHEAD 16384 /* bytes of b to ask for in advance when it is read only once */
-#define AMX_SLICE 8     /* rows of a join between two steps, at least */
-#define AMX_DELAY 2     /* steps after which stored tiles are read */
+    (3 << 19)          /* bytes of the second-level cache for rows of a and 64 columns of b        \
+                        */
+#define AMX_ROWS  512  /* most rows at a time */
+#define AMX_CUT   256  /* rows when a is cut into chunks */
+#define AMX_STATE 512  /* blocks of accumulators that are kept from chunk to chunk */
+#define AMX_AHEAD 4096 /* bytes of b to ask for in advance when it is read only once */
+#define AMX_APART 4    /* ... and of so many lines one: the processor asks for their neighbours */
+#define AMX_SLICE 8    /* rows of a join between two steps, at least */
+#define AMX_DELAY 2    /* steps after which stored tiles are read */
 #define AMX_SEGS  (PLAN_MAX_RANGES + 2)
 
 enum { AMX_ZERO, AMX_LOAD, AMX_KEEP };
@@ -192,7 +193,7 @@ struct amx_operands {
     size_t step;   /* values from a block of 32 terms to the next */
     const uint16_t *b;
     const char *ahead; /* of the same step */
-    int lines;         /* cache lines of it */
+    int lines, apart;  /* cache lines of it, every so many */
 };
 
 /* Accumulators that are due go to their slot. */
@@ -260,7 +261,7 @@ static inline __attribute__((always_inline)) void amx_first(struct amx_job *j,
 
 static inline void amx_ask(const struct amx_operands *o, const char *ahead)
 {
-    for (int l = 0; l < o->lines; l++) {
+    for (int l = 0; l < o->lines; l += o->apart) {
         __builtin_prefetch(ahead + l * 64, 0, 2);
     }
 }
@@ -433,6 +434,7 @@ static void amx_columns(struct amx_job *j, int m0, int m1, int n, int n1, size_t
     o.second = j->pack ? (size_t)j->steps * 512 : (size_t)g->lda * 16;
     o.step = j->pack ? 512 : 32;
     o.b = g->b + (size_t)(n / 32) * (size_t)g->ktiles * 1024;
+    o.apart = blocks > 1 ? 1 : AMX_APART;
     for (int i = 0; i < blocks; i++) {
         int m = m0 + i * 32, rows = m1 - m < 32 ? m1 - m : 32, line = i * 32 / blocks;
         float *slots = state + (size_t)(kept ? i : j->turn) * (size_t)j->slots * AMX_BLOCK;
