@@ -31,6 +31,19 @@ static void cpu_gemm_task(void *arg, int task, int worker)
                  t->c->worker[worker].p);
 }
 
+/* Pieces of columns for each thread, at most `each`: as few blocks as can be for the thread that
+ * has the most, in as many pieces as that allows. */
+static int cpu_gemm_even(int nblocks, int each, int threads)
+{
+    int best = each;
+    for (int i = each - 1; i > 0; i--) {
+        if (i * ceil_div(nblocks, i * threads) < best * ceil_div(nblocks, best * threads)) {
+            best = i;
+        }
+    }
+    return best;
+}
+
 /* As many pieces as keep a thread busy for some 100 us each, a whole number for each thread: fewer
  * cost no start-up, more even out threads that are slowed down. Of many rows only two for each
  * thread: every piece of columns brings the rows into the second-level cache anew. */
@@ -41,7 +54,7 @@ static void cpu_gemm_split(struct cpu_gemm *t, int threads)
     int each = us / 100 < threads ? 1 : (int)(us / 100) / threads, nblocks = ceil_div(t->g.n, 32);
     int most = t->g.m <= 256 ? 8 : 2, want;
 
-    each = each < most ? each : most;
+    each = cpu_gemm_even(nblocks, each < most ? each : most, threads);
     want = each * threads;
     t->mtasks = t->g.m <= 128 ? 1 : ceil_div(t->g.m, 512);
     t->mtasks = t->mtasks > want ? ceil_div(t->mtasks, threads) * threads : t->mtasks;
