@@ -2,7 +2,9 @@
 #include "base/mem.h"
 
 #include <malloc.h>
+#include <pthread.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,21 +146,77 @@ int64_t mem_available(void)
     return mem_status("/proc/meminfo", "MemAvailable:");
 }
 
-void *mem_map(size_t n)
+/* ---- pages -------------------------------------------------------------------------------------
+ *
+ * A huge page is given where all of its addresses are mapped when the first of them is touched. So
+ * blocks come one after the other out of pieces of address space that begin and end with huge
+ * pages: weights of a few hundred KiB then lie in huge pages too. */
+
+#define MEM_HUGE  ((size_t)2 << 20)
+#define MEM_PIECE ((size_t)64 << 20)
+#define MEM_GRAIN ((size_t)64 << 10) /* a multiple of every page size */
+
+static pthread_mutex_t mem_lock = PTHREAD_MUTEX_INITIALIZER;
+static char *mem_at, *mem_end; /* what is left of the newest piece */
+
+static size_t mem_grains(size_t n)
 {
-    void *p = mmap(NULL, n ? n : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return n ? (n - 1) / MEM_GRAIN * MEM_GRAIN + MEM_GRAIN : MEM_GRAIN;
+}
+
+/* n bytes that begin where a huge page can. */
+static char *mem_aligned(size_t n)
+{
+    char *p = mmap(NULL, n + MEM_HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    size_t skip;
+
     if (p == MAP_FAILED) {
         return NULL;
     }
-    madvise(p, n ? n : 1, MADV_HUGEPAGE);
-    atomic_fetch_add_explicit(&mem_n, 1, memory_order_relaxed);
+    skip = (MEM_HUGE - (uintptr_t)p % MEM_HUGE) % MEM_HUGE;
+    if (skip) {
+        munmap(p, skip);
+    }
+    munmap(p + skip + n, MEM_HUGE - skip);
+    madvise(p + skip, n, MADV_HUGEPAGE);
+    return p + skip;
+}
+
+/* The next n bytes of a piece. */
+static char *mem_next(size_t n)
+{
+    char *p;
+
+    pthread_mutex_lock(&mem_lock);
+    if ((size_t)(mem_end - mem_at) < n) {
+        char *piece = mem_aligned(MEM_PIECE);
+        if (mem_at < mem_end) {
+            munmap(mem_at, (size_t)(mem_end - mem_at));
+        }
+        mem_at = piece;
+        mem_end = piece ? piece + MEM_PIECE : NULL;
+    }
+    p = mem_at;
+    mem_at = p ? p + n : NULL;
+    pthread_mutex_unlock(&mem_lock);
+    return p;
+}
+
+void *mem_map(size_t n)
+{
+    size_t want = mem_grains(n);
+    void *p = n > SIZE_MAX / 2 ? NULL : want > MEM_PIECE / 2 ? mem_aligned(want) : mem_next(want);
+
+    if (p) {
+        atomic_fetch_add_explicit(&mem_n, 1, memory_order_relaxed);
+    }
     return p;
 }
 
 void mem_unmap(void *p, size_t n)
 {
     if (p) {
-        munmap(p, n ? n : 1);
+        munmap(p, mem_grains(n));
     }
 }
 

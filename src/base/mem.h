@@ -33,8 +33,8 @@ int64_t mem_peak(void);
 /* Bytes that this machine could still give without swapping; -1 when the system does not say. */
 int64_t mem_available(void);
 
-/* Large zeroed block of its own pages (huge pages where the kernel gives them). NULL on failure.
- * Free with mem_unmap and the same size. */
+/* Large zeroed block of its own pages; huge pages where the kernel gives them, which neighbours may
+ * share. NULL on failure. Free with mem_unmap and the same size. */
 void *mem_map(size_t n);
 void mem_unmap(void *p, size_t n);
 

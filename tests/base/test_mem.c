@@ -109,6 +109,35 @@ static void maps(void **state)
     mem_unmap(p, 0);
 }
 
+/* Blocks of all sizes lie side by side: zeroed, apart from each other, and whole while neighbours
+ * come and go. */
+static void maps_neighbours(void **state)
+{
+    enum { N = 60 };
+    unsigned char *p[N];
+    size_t size[N];
+
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        size[i] = (size_t)(i % 7 + 1) * 700001 + (i == 9 ? (size_t)40 << 20 : 0);
+        p[i] = mem_map(size[i]);
+        assert_non_null(p[i]);
+        assert_int_equal((uintptr_t)p[i] % 4096, 0);
+        assert_true(p[i][0] == 0 && p[i][size[i] / 2] == 0 && p[i][size[i] - 1] == 0);
+        memset(p[i], i + 1, size[i]);
+        if (i % 3 == 2) {
+            mem_unmap(p[i - 1], size[i - 1]);
+            p[i - 1] = NULL;
+        }
+    }
+    for (int i = 0; i < N; i++) {
+        for (size_t k = 0; p[i] && k < size[i]; k += 4001) {
+            assert_int_equal(p[i][k], i + 1);
+        }
+        mem_unmap(p[i], size[i]);
+    }
+}
+
 /* Views of an arena never overlap, are zero and aligned; a thing larger than a block fits. */
 static void arenas(void **state)
 {
@@ -194,6 +223,7 @@ int main(void)
         cmocka_unit_test(room),
         cmocka_unit_test(strings),
         cmocka_unit_test(maps),
+        cmocka_unit_test(maps_neighbours),
         cmocka_unit_test(arenas),
         cmocka_unit_test(arena_reuse),
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
