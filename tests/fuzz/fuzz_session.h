@@ -45,7 +45,7 @@ static struct {
     int fd[2]; /* a connection to each that is kept */
     struct buf rest, head, body;
     long inputs, answered, refused; /* the last two: chat completions */
-    pthread_mutex_t mu; /* of what follows */
+    pthread_mutex_t mu;             /* of what follows */
     char said[FUZZ_SESSION_LINE];
     size_t len;
     int status;
