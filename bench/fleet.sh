@@ -10,9 +10,9 @@
 #
 # It runs for FLEET_SECONDS (120) behind the first rollout and fails below FLEET_GOAL (100000) samples a minute, above
 # FLEET_CPU_US (600) of the controller's processor time a sample, which is as much and which other work on the machine
-# changes less, when the resident memory grows by more than FLEET_GROWTH (100) bytes a sample, when an engine was lost or a
-# sample asked for again, when the ledger has fewer answers or rewards than the run has finished, or when the run does
-# not end with 0 after SIGTERM.
+# changes less, when the resident memory grows by more than FLEET_GROWTH (200; 20 is for ten minutes) bytes a sample, when
+# an engine was lost or a sample asked for again, when the ledger has fewer answers or rewards than the run has finished,
+# or when the run does not end with 0 after SIGTERM.
 #
 # Memory rises and falls with each rollout. Its growth is the slope of a line through the largest value of each rollout,
 # and through the smallest, without those of the first fifth; the line is Theil's and Sen's, the median of the slopes
@@ -71,7 +71,7 @@ lib_ends "$RUN"
 
 status=0
 python3 - "$RUN" "$WORK/run" "${FLEET_SECONDS:-120}" "$((GROUPS_EACH * SAMPLES))" "$ENGINES" \
-    "${FLEET_GROWTH:-100}" "${FLEET_GOAL:-100000}" "${FLEET_CPU_US:-600}" >"$WORK/out" <<'PY' || status=$?
+    "${FLEET_GROWTH:-200}" "${FLEET_GOAL:-100000}" "${FLEET_CPU_US:-600}" >"$WORK/out" <<'PY' || status=$?
 import json, os, signal, sqlite3, statistics, sys, time
 
 pid, run, seconds = int(sys.argv[1]), sys.argv[2], float(sys.argv[3])
@@ -160,6 +160,8 @@ kept = answers()
 if min(kept) < done * each:
     sys.exit(f"fleet.sh: {done * each} samples were finished, the ledger has {kept} answers and rewards")
 warm = len(peaks) // 5
+if len(peaks) - warm < 8:
+    sys.exit("fleet.sh: too few rollouts to say how memory grows: give more FLEET_SECONDS")
 for name, values in ("largest", peaks), ("smallest", floors):
     print(f"resident memory, MB, {name} of each rollout:", *(f"{m:.0f}" for m in values), file=sys.stderr)
 peaks, floors = peaks[warm:], floors[warm:]
