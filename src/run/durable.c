@@ -157,6 +157,24 @@ static int durable_open_replay(struct durable *d, struct err *e)
     return rc == STATUS_OK ? replay_open(o->debug_replay, d->save, d->first, &d->replay, e) : rc;
 }
 
+/* Checkpoints of two runs must not meet, also when their run folders differ. */
+static int durable_lock_save(struct durable *d, const char *run_dir, struct err *e)
+{
+    const char *save = d->o->save;
+    char *a, *b;
+    int rc = save ? fsio_mkdirs(save, e) : STATUS_OK, same;
+
+    if (!save || rc != STATUS_OK) {
+        return rc;
+    }
+    a = realpath(save, NULL);
+    b = realpath(run_dir, NULL);
+    same = strcmp(a ? a : save, b ? b : run_dir) == 0;
+    free(a);
+    free(b);
+    return same ? STATUS_OK : runlock_take(save, &d->save_lock, e);
+}
+
 int durable_open(struct durable *d, struct train_opts *o, const char *run_dir, int argc,
                  char *const *argv, const json_t *options, const struct world *world, struct err *e)
 {
@@ -180,8 +198,9 @@ int durable_open(struct durable *d, struct train_opts *o, const char *run_dir, i
         rc = fsio_fail_parse(o->debug_fail_io, e);
         rc = rc == STATUS_OK ? rc : err_prefix(e, "--debug-fail-io");
     }
+    rc = rc ? rc : fsio_mkdirs(run_dir, e);
+    rc = rc ? rc : durable_lock_save(d, run_dir, e);
     if (rc != STATUS_OK || !o->save || o->load_debug_rollout_data || lo.mode == LEDGER_OFF) {
-        rc = rc ? rc : fsio_mkdirs(run_dir, e);
         return rc ? rc : runlock_take(run_dir, &d->lock, e);
     }
     lo.command = command = durable_command(argc, argv);
@@ -377,6 +396,7 @@ void durable_close(struct durable *d, int rc)
     port_record_close(d->port);
     ledger_close(d->ledger, rc == STATUS_OK ? "done" : status_name(rc));
     runlock_drop(d->lock);
+    runlock_drop(d->save_lock);
     patience_set(NULL, 0);
     mem_free(d->save);
     mem_free(d->critic_save);

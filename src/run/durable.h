@@ -12,7 +12,7 @@
  * With --debug-replay it is a run again: nothing is saved, nobody is asked, all is compared.
  *
  * A run without --save, or with --ledger-mode off, has no ledger: then all of this does nothing but
- * hold the run folder's lock. */
+ * hold the locks of its folders. */
 #ifndef RUN_DURABLE_H
 #define RUN_DURABLE_H
 
@@ -34,7 +34,8 @@ struct durable {
     struct train_opts *o;
     const struct world *world;
     struct ledger *ledger;
-    struct runlock *lock; /* of the run folder, where no ledger has it */
+    struct runlock *lock;      /* of the run folder, where no ledger has it */
+    struct runlock *save_lock; /* of --save, where it is another folder */
     struct port_record *port;
     int own; /* the run goes on from a checkpoint of its own */
     struct replay *replay;

@@ -213,8 +213,9 @@ def two_runs():
     delta = ["--rollout-num-gpus", "1", "--update-weight-transfer-mode", "disk-delta", "--update-weight-disk-dir", "weights"]
     (WORK / "weights" / "chunks").mkdir(parents=True)
     (WORK / "weights" / "chunks" / "mine.txt").write_text("not of miles")
-    with Beside("one", *delta):
+    with Beside("one", *delta, "--save", "checkpoints"):
         refused("a second run in the folder", train("one"), "two runs cannot write one folder")
+        refused("a second run with the checkpoints", train("three", "--save", "checkpoints"), "two runs cannot write one folder")
         refused("a second run with the weights", train("two", *delta), "two runs cannot write one folder")
     left = sorted(str(p.relative_to(WORK / "weights")) for p in (WORK / "weights").rglob("*") if p.is_file())
     if left != ["chunks/mine.txt", "lock"]:
