@@ -120,6 +120,12 @@ static int durable_note_foreign(struct durable *d, struct err *e)
     if (rc != STATUS_OK && rc != STATUS_NOTFOUND) {
         return rc;
     }
+    if (rc == STATUS_OK && !d->o->load) {
+        log_warn(LEDGER,
+                 "%s has checkpoints of another run, up to rollout %lld: this one begins anew and "
+                 "writes over them; --load goes on from them",
+                 d->o->save, (long long)it);
+    }
     snprintf(text, sizeof text, "%lld", (long long)(rc == STATUS_OK ? it : -1));
     return ledger_set(d->ledger, "foreign_checkpoint", text, e);
 }

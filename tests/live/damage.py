@@ -174,6 +174,17 @@ def chosen(want):
     refused("a row of metrics", [MILES, "replay", "half/run"], f"line {len(rows)} is damaged")
 
 
+def without_ledger(want):
+    """Who took it away is told what the checkpoints are good for, and goes on from them."""
+    for more, words, same in ([], "has checkpoints of another run, up to rollout 1", 0), (["--load", "half/save"], "", 1):
+        fresh()
+        for path in (WORK / "half" / "run").glob("ledger.db*"):
+            path.unlink()
+        code, said = run(saving("half", *more))
+        if code != 0 or words not in said or (same and result("half") != want):
+            sys.exit(f"without a ledger: exit {code}, and no '{words}', or other weights: {said[-600:]}")
+
+
 def refused(what, command, words):
     code, said = run(command)
     if code not in (1, 2) or words not in said:
@@ -267,6 +278,7 @@ def main():
     count["equal"] = 0
     every_file(want)
     chosen(want)
+    without_ledger(want)
     two_runs()
     pipe_as_weights()
     names = ("flips", "refused", "equal", "silent", "crashed", "refusals")

@@ -297,8 +297,8 @@ static void no_urls(void **state)
                                        "[zz]:1",
                                        "a:1?x=1",
                                        "\ta:1"};
-    (void)state;
     char far[1200] = {0};
+    (void)state;
     for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) {
         char *url = NULL;
         if (place_engine_url(none[i], &url, &e) != STATUS_INPUT) {
