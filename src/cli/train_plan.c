@@ -11,6 +11,27 @@
 #include "rl/teacher.h"
 #include "rl/wsync_delta.h"
 
+/* The most rows that bundles of `group` samples, with whole responses, take of `cap`. The rest of a
+ * prompt's samples is a smaller bundle. */
+static int64_t train_bundle_rows(const struct train_prompts *p, int64_t group, int64_t cap)
+{
+    int64_t rest = p->group % group;
+    int64_t least = p->shortest + (rest ? rest : group) * p->response;
+    int64_t most = p->longest + group * p->response, fit = cap / least;
+
+    return fit > 1 && fit * most < cap ? fit * most : fit > 1 ? cap : most;
+}
+
+/* What training and scoring take: these share a prompt among as many samples as fit. */
+static int64_t train_micro_rows(const struct train_prompts *p, int64_t group, int64_t cap)
+{
+    int64_t fits = (cap - p->longest) / p->response;
+    int64_t train = train_bundle_rows(p, group, cap);
+    int64_t score = train_bundle_rows(p, fits < 1 ? 1 : fits < p->group ? fits : p->group, cap);
+
+    return train > score ? train : score;
+}
+
 /* Rows, scored tokens and pages of a micro-batch, bounded by the prompts that were read and the
  * samples of a step. Nothing is known of samples that are read from files. */
 static void train_batch_opts(struct train *t, int64_t samples)
@@ -39,7 +60,10 @@ static void train_batch_opts(struct train *t, int64_t samples)
     if (!to->micro_batch && to->max_tokens > all) {
         to->max_tokens = (int)all;
     }
-    rows = trainer_rows(to);
+    if (!to->micro_batch) {
+        to->max_rows = (int)train_micro_rows(p, group, to->max_tokens);
+    }
+    rows = trainer_rows_planned(to);
     scored = rows * group * p->response / (p->shortest + group * p->response) + 1;
     to->max_scored = (int)(scored < samples * p->response ? scored : samples * p->response);
     to->pages = (int)((double)rows * (double)group * (group > 1 ? p->running : p->pages) /
@@ -130,6 +154,27 @@ static void train_plan_rollout(struct train *t, int64_t bytes)
     }
 }
 
+/* The plan has whole responses; shorter ones may fill micro-batches that these do not. */
+static void train_plan_short(const struct train *t, int64_t planned)
+{
+    struct trainer_opts full = t->trainer;
+    struct trainer_bytes b;
+    int64_t more;
+
+    if (t->o.debug_rollout_only || trainer_rows_planned(&full) == trainer_rows(&full)) {
+        return;
+    }
+    full.max_rows = 0;
+    full.pages = 0;
+    trainer_bytes(t->shape, &full, &b);
+    more = b.activations + b.scratch - planned;
+    log_info(TRAIN,
+             "memory plan: beside that, up to %.1f MiB where shorter responses fill micro-batches "
+             "of %d tokens; whole ones fill %d",
+             (double)(more > 0 ? more : 0) / 1048576.0, trainer_rows(&full),
+             trainer_rows_planned(&t->trainer));
+}
+
 void train_plan(struct train *t)
 {
     const struct train_opts *o = &t->o;
@@ -177,6 +222,7 @@ void train_plan(struct train *t)
     train_plan_row(t, "activations", b.activations);
     train_plan_row(t, "logits", b.logits);
     train_plan_row(t, "scratch", b.scratch);
+    train_plan_short(t, b.activations + b.scratch);
     if (t->rollout) {
         int64_t train = train_engine_bytes(t, &t->train, o->over_sampling_batch_size);
         int64_t eval = train_engine_bytes(t, &t->eval, t->eval.n);

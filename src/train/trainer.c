@@ -58,6 +58,16 @@ int trainer_rows(const struct trainer_opts *o)
     return rows > o->max_bundle ? rows : o->max_bundle;
 }
 
+int trainer_rows_planned(const struct trainer_opts *o)
+{
+    struct trainer_opts planned = *o;
+
+    if (o->max_rows > 0 && o->max_rows < o->max_tokens) {
+        planned.max_tokens = o->max_rows;
+    }
+    return trainer_rows(&planned);
+}
+
 /* The largest scratch of a weight gradient, and of an input gradient without transposes. */
 static int64_t trainer_scratch(const struct weights *w, int rows, int logit_rows)
 {
@@ -79,7 +89,7 @@ static int64_t trainer_scratch(const struct weights *w, int rows, int logit_rows
 int64_t trainer_bytes(const struct weights *w, const struct trainer_opts *o,
                       struct trainer_bytes *parts)
 {
-    int rows = trainer_rows(o), logit_rows = trainer_logit_rows(w, o, rows);
+    int rows = trainer_rows_planned(o), logit_rows = trainer_logit_rows(w, o, rows);
     int len = o->max_len < rows ? o->max_len : rows;
     int64_t pages = o->pages > 0 ? o->pages : (int64_t)(rows / len + 1) * (len / PLAN_KV_BLOCK + 1);
     int64_t page = (int64_t)device_kv_page_bytes(w->dev, w->arch.n_layers, w->arch.n_kv_heads,
@@ -150,7 +160,7 @@ int trainer_open(struct weights *w, const struct trainer_opts *o, struct trainer
 
     t->w = w;
     t->o = *o;
-    t->max_rows = trainer_rows(o);
+    t->max_rows = trainer_rows_planned(o);
     rc = trainer_passes(t, e);
     if (rc == STATUS_OK) {
         rc = optim_open(w, &o->optim, &t->opt, e);
@@ -178,9 +188,12 @@ void trainer_close(struct trainer *t)
     mem_free(t);
 }
 
-/* Between steps: passes of at least `rows` rows. */
+/* Between steps: passes of at least `rows` rows, and of all that the flags allow: not a little more
+ * every time. */
 static int trainer_grow(struct trainer *t, int64_t rows, struct err *e)
 {
+    int most = trainer_rows(&t->o);
+
     if (rows <= t->max_rows) {
         return STATUS_OK;
     }
@@ -189,7 +202,7 @@ static int trainer_grow(struct trainer *t, int64_t rows, struct err *e)
     trainer_arrays_free(t);
     t->b = NULL;
     t->f = NULL;
-    t->max_rows = (int)rows;
+    t->max_rows = rows > most ? (int)rows : most;
     return trainer_passes(t, e);
 }
 
@@ -398,6 +411,23 @@ static struct trainer_batch trainer_micro_batch(const struct trainer_plan *p, in
     return b;
 }
 
+/* Rows of the largest micro-batch. A sample by itself does not count: it is as long as was planned.
+ */
+static int64_t trainer_plan_rows(const struct trainer_plan *p)
+{
+    int64_t most = 0;
+
+    for (int64_t i = 0; i < p->n; i++) {
+        struct trainer_batch m = trainer_micro_batch(p, i);
+        int64_t samples = m.start[m.bundles] - m.start[0], rows = 0;
+        for (int64_t b = 0; b < m.bundles; b++) {
+            rows += bundle_tokens(m.s, m.pick + m.start[b], m.start[b + 1] - m.start[b]);
+        }
+        most = samples > 1 && rows > most ? rows : most;
+    }
+    return most;
+}
+
 /* Work of a bundle: a prompt that is shared is done once. */
 static int64_t trainer_work(const struct pack_model *m, const struct train_sample *s,
                             const int64_t *pick, int64_t n)
@@ -578,6 +608,7 @@ static int trainer_score_all(struct trainer *t, struct train_sample *s, int n, s
         pick[i] = i;
     }
     rc = trainer_plan(t, s, pick, n, cap, cap, &p, e);
+    rc = rc == STATUS_OK ? trainer_grow(t, trainer_plan_rows(&p), e) : rc;
     for (int64_t b = 0; rc == STATUS_OK && b < p.n; b++) {
         struct trainer_batch m = trainer_micro_batch(&p, b);
         rc = trainer_score_batch(t, &m, e);
@@ -602,9 +633,11 @@ int trainer_score(struct trainer *t, struct train_sample *s, int n, struct err *
 int trainer_score_rows(struct trainer *t, struct train_sample *s, int n, trainer_row_fn *fn,
                        void *arg, struct err *e)
 {
-    int rc;
-    t->req_sample = mem_alloc(sizeof *t->req_sample * (size_t)t->max_rows);
-    t->req_at = mem_alloc(sizeof *t->req_at * (size_t)t->max_rows);
+    int most = trainer_rows(&t->o), rc; /* passes may grow to so many rows */
+
+    most = most > t->max_rows ? most : t->max_rows;
+    t->req_sample = mem_alloc(sizeof *t->req_sample * (size_t)most);
+    t->req_at = mem_alloc(sizeof *t->req_at * (size_t)most);
     t->row = fn;
     t->row_arg = arg;
     rc = trainer_score(t, s, n, e);
@@ -839,15 +872,26 @@ static int trainer_choose(const struct trainer *t, const struct train_sample *s,
     return k;
 }
 
+/* The micro-batches of a step's samples without a gradient (idle 1) or with one; *k: how many. */
+static int trainer_plan_pass(const struct trainer *t, struct train_sample *s, int n, int idle,
+                             struct trainer_plan *p, int *k, struct err *e)
+{
+    int64_t *pick = mem_alloc(sizeof *pick * (size_t)(n + 1));
+    int64_t bundle = idle ? t->o.max_tokens : t->w->dev->plan.bundle_rows;
+    int rc;
+
+    *k = trainer_choose(t, s, n, idle, pick);
+    rc = trainer_plan(t, s, pick, *k, bundle, t->o.max_tokens, p, e);
+    mem_free(pick);
+    return rc;
+}
+
 /* Forward, loss and, where there is a gradient, backward. */
 static int trainer_pass(struct trainer *t, struct train_sample *s, int n, int idle,
                         struct trainer_report *r, struct err *e)
 {
-    int64_t *pick = mem_alloc(sizeof *pick * (size_t)(n + 1));
-    int64_t bundle = idle ? t->o.max_tokens : t->w->dev->plan.bundle_rows;
-    int k = trainer_choose(t, s, n, idle, pick);
     struct trainer_plan p;
-    int rc = trainer_plan(t, s, pick, k, bundle, t->o.max_tokens, &p, e);
+    int k, rc = trainer_plan_pass(t, s, n, idle, &p, &k, e);
 
     for (int64_t b = 0; rc == STATUS_OK && b < p.n; b++) {
         struct trainer_batch m = trainer_micro_batch(&p, b);
@@ -857,23 +901,25 @@ static int trainer_pass(struct trainer *t, struct train_sample *s, int n, int id
         r->idle_samples = k;
     }
     trainer_plan_fini(&p);
-    mem_free(pick);
     return rc;
 }
 
-/* Passes that hold the largest bundle of the step. A sample by itself is as long as was planned. */
-static int trainer_fit(struct trainer *t, const struct train_sample *s, int n, struct err *e)
+/* Passes that hold the largest micro-batch of the step. */
+static int trainer_fit(struct trainer *t, struct train_sample *s, int n, struct err *e)
 {
-    int64_t *pick = mem_alloc(2 * sizeof *pick * (size_t)(n + 1)), *start = pick + n + 1;
-    int k = trainer_choose(t, s, n, 0, pick);
-    int64_t bundles = bundle_cut(s, pick, k, t->w->dev->plan.bundle_rows, start), most = 0;
+    int64_t most = 0;
+    int rc = STATUS_OK;
 
-    for (int64_t b = 0; b < bundles; b++) {
-        int64_t m = start[b + 1] - start[b], rows = bundle_tokens(s, pick + start[b], m);
-        most = m > 1 && rows > most ? rows : most;
+    for (int idle = 0; rc == STATUS_OK && idle < 2; idle++) {
+        struct trainer_plan p;
+        int64_t rows;
+        int k;
+        rc = trainer_plan_pass(t, s, n, idle, &p, &k, e);
+        rows = rc == STATUS_OK ? trainer_plan_rows(&p) : 0;
+        most = rows > most ? rows : most;
+        trainer_plan_fini(&p);
     }
-    mem_free(pick);
-    return trainer_grow(t, most, e);
+    return rc == STATUS_OK ? trainer_grow(t, most, e) : rc;
 }
 
 static int trainer_order(const void *a, const void *b)

@@ -31,7 +31,8 @@ struct trainer_opts {
     enum forward_recompute recompute;
     int recompute_layers; /* of FORWARD_FULL; 0: all */
     /* What memory is sized by; 0: whatever max_tokens rows may be. */
-    int max_bundle;   /* rows of a bundle: for more, memory is taken when they come */
+    int max_rows;     /* rows of a micro-batch, where fewer than max_tokens, and ... */
+    int max_bundle;   /* ... of a bundle: for more, memory is taken when they come */
     int max_scored;   /* response tokens of a micro-batch: more are scored in several turns */
     int pages;        /* KV pages of a micro-batch: more are there when they are needed */
     int logit_rows;   /* rows of logits at a time; 0: what TRAINER_LOGIT_BYTES hold */
@@ -98,7 +99,8 @@ struct trainer_bytes {
     int64_t logits, scratch;
 };
 /* Rows that memory is taken for. */
-int trainer_rows(const struct trainer_opts *o);
+int trainer_rows(const struct trainer_opts *o);         /* that a micro-batch may have */
+int trainer_rows_planned(const struct trainer_opts *o); /* that memory is planned for */
 int64_t trainer_bytes(const struct weights *w, const struct trainer_opts *o,
                       struct trainer_bytes *parts); /* the sum; parts may be NULL */
 

@@ -4,7 +4,7 @@
 # SmolLM2 with whole activations, with recomputed ones, and with everything that saves memory; the
 # weights after the steps must be the same bits where only memory differs. Then a step of the recipe
 # add-smollm2.sh and one of bench/vs_trl.sh, whose samples are far fewer or shorter than the micro-batch
-# and the running samples that the flags allow. With MEMORY_PLAN_1B=1 also a random model of
+# and the running samples that the flags allow, and one whose bundles do not fill a micro-batch. With MEMORY_PLAN_1B=1 also a random model of
 # Llama-3.2-1B's shape, which takes 20 GiB of memory and some minutes.
 # Ends with runs=... worst_off_percent=... [peak_1b_gib=...]: each run is within 5% of its plan, and
 # the 1B step stays under 22 GiB.
@@ -68,6 +68,10 @@ live_equal "weights with full recomputation" "$(sha whole)" "$(sha full)"
 awk -v a="$PEAK" -v b="$most" 'BEGIN { exit !(a < 0.85 * b) }' ||
     lib_die "full recomputation uses $PEAK MiB, keeping all $most"
 run bf16 "${SMOL[@]}" --recompute-granularity full --no-weight-transposes \
+    --use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16
+# A prompt's samples are more than half of a micro-batch: the other half stays empty.
+run half --hf-checkpoint "$MODEL" --num-rollout 1 --rollout-batch-size 4 --n-samples-per-prompt 4 \
+    --rollout-max-response-len 120 --max-tokens-per-gpu 1000 --sglang-max-running-requests 16 \
     --use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16
 run vs_trl --hf-checkpoint "$MODEL" --num-rollout 1 --rollout-batch-size 4 --n-samples-per-prompt 8 \
     --rollout-max-response-len 64 --max-tokens-per-gpu 4096

@@ -239,13 +239,15 @@ static void layout_changes_no_bit(void **state)
         o.loss.per_token = spec;
         for (int i = 0; i < 4; i++) {
             o.max_tokens = tokens[i];
-            o.max_scored = i % 2; /* 1: as few logits at a time as there may be */
+            o.max_scored = i % 2;         /* 1: as few logits at a time as there may be */
+            o.max_rows = i == 3 ? 64 : 0; /* fewer rows than come: memory is taken then */
             if (spec && i == 2) {
                 continue;
             }
             check_way(&want, spec, "cpu", "auto", 1 + i % 2, &o, i * 2, i);
         }
         o.max_tokens = 2000;
+        o.max_rows = 0;
         for (int i = 0; i < 4; i += 1 + spec) {
             o.micro_batch = micro[i];
             check_way(&want, spec, "cpu", "auto", 2 - i % 2, &o, i, 0);
@@ -350,6 +352,7 @@ static void groups_change_no_bit(void **state)
         for (int i = 0; i < 4; i++) {
             o.max_tokens = tokens[i];
             o.max_bundle = i == 2 ? 600 : 0;
+            o.max_rows = i == 3 ? 64 : 0;
             o.recompute = i == 1 ? FORWARD_FULL : FORWARD_KEEP_ALL;
             if (device_has_isa(isas[i])) {
                 check_way(&want, spec, "cpu", isas[i], 1 + i % 2, &o, i % 3, 0);
@@ -825,11 +828,14 @@ static void derivative(void **state)
 static void scores(void **state)
 {
     static struct batch a, b;
-    struct trainer_opts o = default_opts();
+    struct trainer_opts o = default_opts(), full;
     struct run r;
     struct tinymodel frozen;
     (void)state;
     o.entropy = 1;
+    o.max_tokens = 2000;
+    full = o;
+    o.max_rows = 64; /* more come */
     run_open(&r, 0, "cpu", "auto", 2, 0, &o);
     batch_fill(&a, r.m.w->arch.vocab, 29);
     batch_fill(&b, r.m.w->arch.vocab, 29);
@@ -850,6 +856,7 @@ static void scores(void **state)
     assert_int_equal(frozen.w->refs, 1);
     tinymodel_close(&frozen);
     assert_true(trainer_bytes(r.m.w, &o, NULL) > optim_bytes(r.m.w, NULL));
+    assert_true(trainer_bytes(r.m.w, &o, NULL) < trainer_bytes(r.m.w, &full, NULL));
     run_close(&r);
     trainer_close(NULL);
 }
