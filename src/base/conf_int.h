@@ -41,4 +41,35 @@ struct conf_note {
     char *text;
 };
 
+/* ---- one value: conf_value.c ---- */
+
+void conf_value_init(const struct conf_opt *o, void *field);
+void conf_value_clear(const struct conf_opt *o, void *field);
+/* The only way into a field: n values; lists take all, the others exactly one. `from` says in
+ * messages where they come from. */
+int conf_value_set(const struct conf_entry *en, const char *const *tok, int n, const char *from,
+                   struct err *e);
+/* Text of the environment, or a default: lists are blank-separated. */
+int conf_value_text(const struct conf_entry *en, const char *text, const char *from, struct err *e);
+/* A blank-separated text into words inside `copy`; their number. */
+int conf_value_words(char *copy, const char **tok, int max);
+int conf_value_bool(const char *text); /* 0, 1, or -1: neither */
+int conf_value_is_switch(enum conf_type t);
+json_t *conf_value_json(const struct conf_entry *en);
+
+/* ---- names that are no options: conf_name.c ---- */
+
+/* 1: a name of a table, which may end in *, is this key, with dashes or underscores. */
+int conf_name_same(const char *known, const char *key, size_t len);
+const struct conf_known *conf_name_known(const struct conf *c, const char *key, size_t len);
+/* The nearest name when it is at most so many edits away, else NULL. */
+const char *conf_name_near(const struct conf *c, const char *key, size_t len, int most);
+int conf_name_unknown(const struct conf *c, const char *key, size_t len, const char *from,
+                      struct err *e);
+int conf_name_refuse(const struct conf_known *k, const char *from, struct err *e);
+/* What is said to a known flag, given as `name` with n words; switches have the word true or
+ * false. */
+int conf_name_answer(struct conf *c, const struct conf_known *k, const char *name, size_t len,
+                     const char *const *tok, int n, const char *from, struct err *e);
+
 #endif

@@ -168,7 +168,7 @@ static int durable_lock_save(struct durable *d, const char *run_dir, struct err 
 {
     const char *save = d->o->save;
     char *a, *b;
-    int rc = save ? fsio_mkdirs(save, e) : STATUS_OK, same;
+    int rc = save ? patience_mkdirs(save, e) : STATUS_OK, same;
 
     if (!save || rc != STATUS_OK) {
         return rc;
@@ -204,7 +204,7 @@ int durable_open(struct durable *d, struct train_opts *o, const char *run_dir, i
         rc = fsio_fail_parse(o->debug_fail_io, e);
         rc = rc == STATUS_OK ? rc : err_prefix(e, "--debug-fail-io");
     }
-    rc = rc ? rc : fsio_mkdirs(run_dir, e);
+    rc = rc ? rc : patience_mkdirs(run_dir, e);
     rc = rc ? rc : durable_lock_save(d, run_dir, e);
     if (rc != STATUS_OK || !o->save || o->load_debug_rollout_data || lo.mode == LEDGER_OFF) {
         return rc ? rc : runlock_take(run_dir, &d->lock, e);
