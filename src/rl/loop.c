@@ -1,85 +1,28 @@
 /* Owns the order of a run: which phase follows which, and what each needs. It knows no engine, no
  * process and no file format but through the ports it was given. */
-#include "rl/loop.h"
+#include "rl/loop_int.h"
 
-#include <dirent.h>
-#include <math.h>
-#include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/fsio.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/metric.h"
-#include "base/patience.h"
-#include "base/span.h"
 #include "base/status.h"
 #include "base/world.h"
 #include "rl/buffer.h"
-#include "rl/evalset.h"
-#include "rl/extend.h"
 #include "rl/journal.h"
-#include "rl/keeper.h"
-#include "rl/learn.h"
-#include "rl/promptenc.h"
 #include "rl/prompts.h"
 #include "rl/rollmetric.h"
-#include "rl/sample.h"
 #include "rl/stream.h"
 #include "rl/trainjob.h"
-#include "rl/turn.h"
 
-#define LOOP_FEED_MAX 1000000 /* groups that a function may take at once */
-
-enum loop_state_id {
-    LOOP_START,
-    LOOP_SYNC,
-    LOOP_QUIET, /* with a stream: what is in flight is awaited before an evaluation */
-    LOOP_EVAL_BEGIN,
-    LOOP_EVAL_RUN,
-    LOOP_ROLLOUT_BEGIN,
-    LOOP_ROLLOUT_RUN,
-    LOOP_TRAIN_BEGIN,
-    LOOP_TRAIN_RUN,
-    LOOP_SAVE,
-    LOOP_DONE
-};
-
-struct loop {
-    struct loop_cfg c;
-    enum loop_state_id state, after_sync, after_eval;
-    int64_t rollout;       /* that is trained next, or now */
-    struct turn turn;      /* sampled, or whole and not yet trained */
-    struct turn train;     /* trained */
-    struct turn eval;      /* the evaluation in work */
-    struct buffer *buffer; /* unfinished groups, with --partial-rollout */
-    struct stream *stream; /* samples all the time, with --fully-async */
-    json_t *flight;        /* what it had in flight at the checkpoint, until engines can have it */
-    struct turn_feed source;
-    int sync_part; /* of a weight sync under running samples: pause, publish, continue */
-    struct learn learn;
-    struct extend_feed feed;
-    struct trainjob *job; /* trains while the next rollout is sampled; NULL: one after the other */
-    int job_runs;
-    struct learn_in in;
-    atomic_int steps, nsteps; /* of the training, as the thread tells */
-    double t_step, t_phase, t_sync, t_trained;
-    double sync_s;  /* seconds of the last weight sync */
-    int64_t synced; /* version of the weights that the engines have; -1: none of ours */
-    struct keeper keeper;
-    int told_stop;                  /* that the stop was heard */
-    int64_t ref_rollout, ref_saved; /* that the reference is of; that --save has; -1: none */
-    struct span_lane phase;
-};
-
-static double loop_now(const struct loop *l)
+double loop_now(const struct loop *l)
 {
     return l->c.world->now(l->c.world->self);
 }
 
-static void loop_say(struct loop *l, const char *phase, int done, int total, const json_t *row)
+void loop_say(struct loop *l, const char *phase, int done, int total, const json_t *row)
 {
     struct loop_progress p = {l->rollout, l->c.num_rollout, phase, done, total, row};
     if (l->c.progress) {
@@ -127,84 +70,6 @@ void loop_close(struct loop *l)
     }
 }
 
-/* The checkpoint of a rollout is on disk. */
-static int loop_saved(void *arg, int64_t rollout, struct err *e)
-{
-    const struct loop *l = arg;
-    char name[32], *ckpt, *hf = NULL;
-    int rc;
-
-    snprintf(name, sizeof name, "iter_%07lld", (long long)rollout);
-    ckpt = fsio_join(l->c.o->save, name);
-    snprintf(name, sizeof name, "%lld", (long long)rollout);
-    hf = l->c.o->save_hf ? conf_expand(l->c.o->save_hf, name) : NULL;
-    rc = extend_saved(l->c.extend, rollout, ckpt, hf, e);
-    mem_free(ckpt);
-    mem_free(hf);
-    return rc;
-}
-
-/* ---- the data, for functions that ask for it ---- */
-
-/* n groups of samples with their prompts' tokens, as the run itself would take them. */
-static int loop_feed_get(void *self, int64_t n, json_t **groups, struct err *e)
-{
-    struct loop *l = self;
-    int rc = l->c.data ? STATUS_OK : ERR(e, STATUS_INPUT, "the run has no --prompt-data");
-
-    if (rc == STATUS_OK && (n < 0 || n > LOOP_FEED_MAX)) {
-        rc = ERR(e, STATUS_INPUT, "get_samples(%lld)", (long long)n);
-    }
-    *groups = json_array();
-    for (int64_t i = 0; rc == STATUS_OK && i < n; i++) {
-        struct prompts_group g;
-        json_t *list = json_array();
-        int32_t *ids = NULL;
-        int len = 0;
-        rc = prompts_next(l->c.data, 1, &g, e);
-        rc = rc == STATUS_OK
-                 ? turn_record(&l->c, JOURNAL_PROMPTS, l->rollout,
-                               json_pack("{s:I,s:I,s:I,s:b}", "row", (json_int_t)g.row_index,
-                                         "group", (json_int_t)g.group_index, "index",
-                                         (json_int_t)g.index, "resumed", 0),
-                               e)
-                 : rc;
-        rc = rc == STATUS_OK
-                 ? promptenc_encode(l->c.enc, g.row->prompt, g.row->tools, &ids, &len, e)
-                 : rc;
-        for (int64_t k = 0; rc == STATUS_OK && k < l->c.o->n_samples_per_prompt; k++) {
-            struct sample *s = sample_new();
-            s->index = s->rollout_id = g.index + k;
-            s->group_index = g.group_index;
-            s->prompt = json_incref(g.row->prompt);
-            s->label = json_incref(g.row->label);
-            s->metadata = json_incref(g.row->metadata);
-            sample_set(s, ids, len, NULL, NULL, 0, -1, 0);
-            json_array_append_new(list, sample_to_json(s));
-            sample_free(s);
-        }
-        mem_free(ids);
-        json_array_append_new(*groups, list);
-    }
-    if (rc != STATUS_OK) {
-        json_decref(*groups);
-        *groups = NULL;
-    }
-    return rc;
-}
-
-static int loop_feed_add(void *self, const json_t *groups, struct err *e)
-{
-    (void)self, (void)groups;
-    return ERR(e, STATUS_UNSUPPORTED, "add_samples: this run keeps no groups for later");
-}
-
-static int64_t loop_feed_length(void *self)
-{
-    const struct loop *l = self;
-    return l->buffer ? buffer_groups(l->buffer) : 0;
-}
-
 int loop_open(const struct loop_cfg *cfg, struct loop **out, struct err *e)
 {
     struct loop *l = mem_alloc(sizeof *l);
@@ -219,8 +84,7 @@ int loop_open(const struct loop_cfg *cfg, struct loop **out, struct err *e)
     learn_init(&l->learn, &c);
     keeper_init(&l->keeper, &(struct keeper_cfg){cfg->o, cfg->train, cfg->critic, cfg->journal,
                                                  cfg->world, loop_saved, l});
-    l->feed = (struct extend_feed){loop_feed_get, loop_feed_add, loop_feed_length, l};
-    extend_set_feed(cfg->extend, &l->feed);
+    loop_feed(l);
     l->learn.first.enc = cfg->enc;
     l->learn.hash.emit = cfg->hashes;
     l->learn.hash.arg = cfg->hashes_arg;
@@ -247,7 +111,7 @@ int loop_open(const struct loop_cfg *cfg, struct loop **out, struct err *e)
     return STATUS_OK;
 }
 
-static int64_t loop_version(const struct loop *l)
+int64_t loop_version(const struct loop *l)
 {
     return l->c.train ? l->c.train->version(l->c.train->self) : 0;
 }
@@ -367,178 +231,6 @@ static int loop_quiet(struct loop *l, struct err *e)
     }
     rc = stream_tick(l->stream, e);
     return rc < 0 ? rc : STATUS_AGAIN;
-}
-
-/* Mean reward and shares of one set, from what a function of the user's told of it. */
-static void loop_eval_row(json_t *row, const char *set, const json_t *data)
-{
-    const json_t *rewards = json_object_get(data, "rewards"), *v;
-    double sum = 0, cut = 0, none = 0, n = (double)json_array_size(rewards);
-    char name[160];
-    size_t i;
-
-    json_array_foreach(rewards, i, v)
-    {
-        sum += json_number_value(v);
-        none += !json_is_number(v) && !json_is_boolean(v);
-    }
-    json_array_foreach(json_object_get(data, "truncated"), i, v)
-    {
-        cut += json_is_true(v);
-    }
-    snprintf(name, sizeof name, "eval/%.100s", set);
-    metric_put(row, name, n > 0 ? sum / n : NAN);
-    snprintf(name, sizeof name, "eval/%.100s-truncated_ratio", set);
-    metric_put(row, name, n > 0 ? cut / n : 0);
-    snprintf(name, sizeof name, "eval/%.100s-none_reward_ratio", set);
-    metric_put(row, name, n > 0 ? none / n : 0);
-}
-
-static int loop_eval_set(struct loop *l)
-{
-    int set = l->eval.c ? l->eval.eval + 1 : 0;
-
-    if (set == 0) {
-        l->t_phase = loop_now(l);
-    }
-    turn_fini(&l->eval);
-    l->c.engines_have = l->synced >= 0 ? l->synced : loop_version(l);
-    turn_begin_eval(&l->eval, &l->c, set, l->rollout);
-    l->state = LOOP_EVAL_RUN;
-    return STATUS_AGAIN;
-}
-
-static int loop_eval_begin(struct loop *l, struct err *e)
-{
-    int rc;
-
-    if (extend_has(l->c.extend, "eval-function-path")) {
-        l->t_phase = loop_now(l);
-        l->state = LOOP_EVAL_RUN;
-        l->c.engines_have = l->synced >= 0 ? l->synced : loop_version(l);
-        rc = extend_rollout_begin(l->c.extend, l->rollout, l->c.engines_have, 1, e);
-        return rc == STATUS_OK ? STATUS_AGAIN : rc;
-    }
-    return loop_eval_set(l);
-}
-
-/* The user's own log of an evaluation; *quiet is 1 when it stands for ours. */
-static int loop_log_eval(struct loop *l, const char *name, struct sample **s, int n,
-                         const json_t *row, int *quiet, struct err *e)
-{
-    json_t *rewards, *truncated, *samples, *data;
-    int rc;
-
-    if (!extend_has(l->c.extend, "custom-eval-rollout-log-function-path")) {
-        return STATUS_OK;
-    }
-    rewards = json_array();
-    truncated = json_array();
-    samples = json_array();
-    for (int i = 0; i < n; i++) {
-        json_array_append_new(rewards,
-                              isfinite(s[i]->reward) ? json_real(s[i]->reward) : json_null());
-        json_array_append_new(truncated, json_boolean(s[i]->status == SAMPLE_TRUNCATED));
-        json_array_append_new(samples, sample_to_json(s[i]));
-    }
-    data = json_pack("{s:{s:o,s:o,s:o}}", name, "rewards", rewards, "truncated", truncated,
-                     "samples", samples);
-    rc = extend_log_eval(l->c.extend, l->rollout, data, row, quiet, e);
-    json_decref(data);
-    return rc;
-}
-
-/* An evaluation that a function of the user's makes: all sets at once. */
-static int loop_eval_asked(struct loop *l, struct err *e)
-{
-    struct extend_rolled r;
-    const char *name;
-    json_t *row, *value;
-    int quiet = 0, rc = extend_rollout_poll(l->c.extend, 1, 0.2, &r, e);
-
-    if (rc != STATUS_OK) {
-        return rc;
-    }
-    row = json_object();
-    metric_put_int(row, "eval/step", l->rollout);
-    metric_put(row, "eval/duration_seconds", loop_now(l) - l->t_phase);
-    json_object_foreach(r.data, name, value)
-    {
-        loop_eval_row(row, name, value);
-    }
-    json_object_foreach(r.metrics, name, value)
-    {
-        char full[160];
-        snprintf(full, sizeof full, "%s%.140s", strchr(name, '/') ? "" : "eval/", name);
-        metric_put(row, full, json_number_value(value));
-    }
-    if (r.skip) {
-        log_info(TRAIN, "no evaluation: %s", r.skip);
-        metric_put_int(row, "eval/skipped", 1);
-    } else {
-        rc = extend_log_eval(l->c.extend, l->rollout, r.data, row, &quiet, e);
-    }
-    extend_rolled_free(&r);
-    loop_say(l, "eval", 1, 1, row);
-    if (quiet) {
-        json_decref(row);
-    } else {
-        metric_emit(row);
-    }
-    l->state = l->after_eval;
-    return rc == STATUS_OK ? STATUS_AGAIN : rc;
-}
-
-static int loop_eval_run(struct loop *l, struct err *e)
-{
-    struct sample **s;
-    int n, quiet = 0, rc;
-
-    if (extend_has(l->c.extend, "eval-function-path")) {
-        return loop_eval_asked(l, e);
-    }
-    rc = turn_tick(&l->eval, e);
-
-    loop_say(l, "eval", turn_done_samples(&l->eval),
-             (int)prompts_count(l->c.evals[l->eval.eval].data), NULL);
-    if (rc != STATUS_OK) {
-        return rc;
-    }
-    s = turn_samples(&l->eval, &n);
-    metric_put(l->eval.row, "eval/duration_seconds", loop_now(l) - l->t_phase);
-    rc = loop_log_eval(l, l->c.evals[l->eval.eval].set->name, s, n, l->eval.row, &quiet, e);
-    loop_say(l, "eval", n, n, l->eval.row);
-    if (quiet) {
-        json_decref(l->eval.row);
-    } else {
-        metric_emit(l->eval.row);
-    }
-    l->eval.row = NULL;
-    if (rc != STATUS_OK) {
-        return rc;
-    }
-    if (l->eval.eval + 1 < l->c.nevals) {
-        l->state = LOOP_EVAL_BEGIN;
-    } else {
-        turn_fini(&l->eval);
-        l->state = l->after_eval;
-        if (l->stream) {
-            stream_hold(l->stream, 0);
-        }
-    }
-    return STATUS_AGAIN;
-}
-
-static int loop_has_eval(const struct loop *l)
-{
-    return (l->c.nevals && l->c.rollout) || extend_has(l->c.extend, "eval-function-path");
-}
-
-static int loop_eval_due(const struct loop *l, int64_t done)
-{
-    const struct train_opts *o = l->c.o;
-    return loop_has_eval(l) && o->eval_interval != CONF_UNSET &&
-           (done % o->eval_interval == 0 || done == l->c.num_rollout);
 }
 
 /* ---- rollout -----------------------------------------------------------------------------------
@@ -761,154 +453,6 @@ static int loop_train_run(struct loop *l, struct err *e)
 
 /* ---- saving and the next step ------------------------------------------------------------------
  */
-
-/* 1 when every file of the folder is one that an export writes: such a folder may be replaced. Else
- * the first other name is put into `other` ("" when there is none). */
-static int loop_is_export(const char *dir, char *other, size_t size)
-{
-    static const char *const names[] = {"config.json",
-                                        "generation_config.json",
-                                        "tokenizer.json",
-                                        "tokenizer_config.json",
-                                        "chat_template.jinja",
-                                        ".",
-                                        ".."};
-    DIR *d = opendir(dir);
-    struct dirent *de;
-    int all = d != NULL, found = 0;
-
-    while (d && all && (de = readdir(d))) {
-        int known = strncmp(de->d_name, "model", 5) == 0 && strstr(de->d_name, ".safetensors");
-        for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-            size_t k = strlen(names[i]); /* a killed run may have left one half written */
-            known |= strncmp(de->d_name, names[i], k) == 0 &&
-                     (!de->d_name[k] || strcmp(de->d_name + k, ".tmp") == 0);
-        }
-        found |= strstr(de->d_name, ".safetensors") != NULL;
-        all = known;
-        if (!known) {
-            snprintf(other, size, "%s", de->d_name);
-        }
-    }
-    if (d) {
-        closedir(d);
-    }
-    return all && found;
-}
-
-static int loop_export(struct loop *l, struct err *e)
-{
-    char id[32], *dir;
-    char other[256] = "";
-    int rc = STATUS_OK;
-    snprintf(id, sizeof id, "%lld", (long long)l->rollout);
-    dir = conf_expand(l->c.o->save_hf, id);
-    if (loop_is_export(dir, other, sizeof other)) {
-        char *model = realpath(l->c.o->hf_checkpoint ? l->c.o->hf_checkpoint : dir, NULL);
-        char *here = realpath(dir, NULL);
-        if (l->c.o->hf_checkpoint && model && here && strcmp(model, here) == 0) {
-            rc = ERR(e, STATUS_INPUT, "--save-hf %s is the model the run started from", dir);
-        } else {
-            rc = fsio_remove_tree(dir, e); /* an earlier export */
-        }
-        free(model);
-        free(here);
-    } else if (other[0]) {
-        rc = ERR(e, STATUS_INPUT, "--save-hf %s holds %s: give a new folder", dir, other);
-    }
-    if (rc == STATUS_OK) {
-        rc = l->c.train->export_hf(l->c.train->self, dir, e);
-    }
-    mem_free(dir);
-    return rc;
-}
-
-/* The user's own log of a rollout: our metrics of it are left out when it says so. */
-static int loop_log(struct loop *l, struct err *e)
-{
-    int n, quiet, rc;
-    struct sample **s = turn_samples(&l->train, &n);
-    const char *name;
-    json_t *value;
-    void *next;
-
-    rc = extend_log_rollout(l->c.extend, l->rollout, s, n, l->train.row, loop_now(l) - l->t_step,
-                            &quiet, e);
-    json_object_foreach_safe(l->train.row, next, name, value)
-    {
-        if (quiet && strncmp(name, "rollout/", 8) == 0 && strcmp(name, "rollout/step") != 0) {
-            json_object_del(l->train.row, name);
-        }
-    }
-    return rc;
-}
-
-/* The reference beside the checkpoint, when it has changed since the last. */
-static int loop_save_ref(struct loop *l, struct err *e)
-{
-    char *dir;
-    int rc;
-
-    if (l->ref_rollout == l->ref_saved) {
-        return STATUS_OK;
-    }
-    dir = keeper_ref(l->c.o->save, l->ref_rollout);
-    rc = fsio_remove_tree(dir, e); /* of a run that went on from an earlier checkpoint */
-    rc = rc == STATUS_OK ? l->c.train->export_ref(l->c.train->self, dir, e) : rc;
-    mem_free(dir);
-    l->ref_saved = rc == STATUS_OK ? l->ref_rollout : l->ref_saved;
-    return rc;
-}
-
-/* The reference first: a checkpoint is whole when it is there. */
-static int loop_checkpoint(struct loop *l, struct err *e)
-{
-    struct patience wait = {0};
-    int rc = STATUS_OK;
-
-    if (!l->c.train || !l->c.o->save) {
-        return STATUS_OK;
-    }
-    do {
-        rc = loop_save_ref(l, e);
-    } while (patience_again(&wait, rc, l->c.o->save, e));
-    rc = rc == STATUS_OK ? extend_source_save(l->c.extend, l->rollout, e) : rc;
-    return rc == STATUS_OK ? keeper_save(&l->keeper, e) : rc;
-}
-
-/* Writes the rollout's export and metrics, and its checkpoint last: a run that is killed behind the
- * checkpoint has lost nothing of what came before it. */
-static int loop_write(struct loop *l, int due, struct err *e)
-{
-    const struct train_opts *o = l->c.o;
-    struct patience wait = {0};
-    int rc = STATUS_OK;
-    double t0 = loop_now(l);
-
-    if (l->c.train && due && o->save_hf) {
-        loop_say(l, "save", 0, 1, NULL);
-        do {
-            rc = loop_export(l, e);
-        } while (patience_again(&wait, rc, o->save_hf, e));
-        metric_put(l->train.row, "perf/export_hf_time", loop_now(l) - t0);
-    }
-    if (l->keeper.blocked_s > 0.0) { /* by the checkpoint before */
-        metric_put(l->train.row, "perf/save_model_time", l->keeper.blocked_s);
-        l->keeper.blocked_s = 0.0;
-    }
-    metric_put(l->train.row, "perf/peak_memory_gib", (double)mem_peak() / 1073741824.0);
-    metric_put(l->train.row, "perf/step_time", loop_now(l) - l->t_step);
-    rc = rc == STATUS_OK ? loop_log(l, e) : rc;
-    loop_say(l, "step", 1, 1, l->train.row);
-    metric_emit(l->train.row);
-    l->train.row = NULL;
-    keeper_trained(&l->keeper, l->rollout, loop_state(l));
-    if (rc == STATUS_OK && due) {
-        loop_say(l, "save", 0, 1, NULL);
-        rc = loop_checkpoint(l, e);
-    }
-    return rc;
-}
 
 /* What follows a rollout, or the start: an evaluation where one is due, then the next rollout. */
 static void loop_next(struct loop *l, int last, int eval)
