@@ -1,6 +1,6 @@
 /* Options are data. A module exports a table of options over one struct of its own; a command joins
  * the tables it needs, and flags, MILES_* environment, config file, help, the resolved dump and the
- * flag reference all come from them. getenv and number parsing of flags live in conf.c only.
+ * flag reference all come from them. getenv and number parsing of flags live in conf*.c only.
  *
  *     struct opts { int64_t batch; double lr; char *save; int colocate; };
  *     #define O(field) offsetof(struct opts, field)

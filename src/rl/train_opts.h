@@ -248,6 +248,7 @@ enum train_opts_isa {
 };
 
 extern const struct conf_opt train_opts_table[];
+#define TRAIN_OPTS_TIS_CLIP "2.0" /* default of --tis-clip */
 
 /* What --train-backend fsdp has other defaults for, where c was not given a value. Before
  * train_opts_validate. */
