@@ -334,11 +334,20 @@ static int wsync_delta_read(void *arg, const char *name, uint16_t *dst, int64_t 
                (long long)count);
 }
 
+/* Pieces that are made before they are written: of one tensor at most. */
+static int wsync_delta_slots(const struct weights *w, const struct wmanifest *m)
+{
+    int64_t pieces = (wmanifest_largest(m) + WDELTA_PIECE - 1) / WDELTA_PIECE;
+    int64_t most = (int64_t)WSYNC_DELTA_AHEAD * pool_size(w->dev->pool);
+
+    return (int)(pieces < most ? pieces : most);
+}
+
 int64_t wsync_delta_bytes(const struct weights *w)
 {
     struct wmanifest *m = wmanifest_new(w);
     int64_t n = wmanifest_full_bytes(m) + 2 * wmanifest_largest(m) +
-                (int64_t)wdelta_bound() * WSYNC_DELTA_AHEAD * pool_size(w->dev->pool);
+                (int64_t)wdelta_bound() * wsync_delta_slots(w, m);
 
     wmanifest_free(m);
     return n;
@@ -366,7 +375,7 @@ static int wsync_delta_room(struct wsync_delta *s, struct err *e)
 static void wsync_delta_workers(struct wsync_delta *s)
 {
     s->nthreads = pool_size(s->o.w->dev->pool);
-    s->nslots = s->nthreads * WSYNC_DELTA_AHEAD;
+    s->nslots = wsync_delta_slots(s->o.w, s->shape);
     s->codec = mem_alloc(sizeof(struct wdelta *) * (size_t)s->nthreads);
     s->slots = mem_alloc(sizeof *s->slots * (size_t)s->nslots);
     for (int i = 0; i < s->nthreads; i++) {
