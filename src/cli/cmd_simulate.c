@@ -33,7 +33,8 @@ static const struct conf_opt cmd_simulate_table[] = {
     {"trace", CONF_SWITCH, NULL, NULL, "print every event of the seed", O(trace), "simulate", NULL},
     {"verbose", CONF_SWITCH, NULL, NULL, "the controller's own log, too", O(verbose), "simulate",
      NULL},
-    {"plant", CONF_CHOICE, "none", "none|requeue|fsync|staleness|twice|stale|gone|crawl|eval|room",
+    {"plant", CONF_CHOICE, "none",
+     "none|requeue|fsync|staleness|twice|stale|gone|crawl|eval|room|delta",
      "a bug that the seeds are to find", O(plant), "simulate", NULL},
     {0}};
 

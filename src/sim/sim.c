@@ -30,7 +30,7 @@ static const struct {
     [SIM_CRASH] = {"engine ended", 0.02},
     [SIM_HANG] = {"engine hung", 0.01},
     [SIM_SLOW] = {"engine slow", 0.02},
-    [SIM_CRAWLS] = {"engine crawls", 0.05},
+    [SIM_CRAWLS] = {"engine crawls", 0.04},
     [SIM_SICK] = {"health check says sick", 0.02},
     [SIM_FORGETS] = {"engine restarted unseen, without weights", 0.01},
     [SIM_FALLS_BACK] = {"engine fell back to older weights", 0.02},
@@ -40,6 +40,9 @@ static const struct {
     [SIM_TAKES_WRONG] = {"new weights taken wrongly", 0.04},
     [SIM_GIVES_UP] = {"engine gave samples up", 0.01},
     [SIM_NO_START] = {"engine does not start", 0.05},
+    [SIM_CHUNK_LOST] = {"chunk of weights lost", 0.03},
+    [SIM_CHUNK_BAD] = {"chunk of weights came damaged", 0.03},
+    [SIM_CHUNK_ROTS] = {"chunk of weights damaged where it lies", 0.01},
     [SIM_ADDED] = {"engine added", 0.3},
     [SIM_REMOVED] = {"engine taken out", 0.3},
     [SIM_ADDED_NOBODY] = {"an address added where nobody is", 0.05},
@@ -59,8 +62,9 @@ static const struct {
     [SIM_CLOCK_JUMPS] = {"clock jumped", 0},
 };
 
-static const char *const sim_plants[SIM_NPLANTS] = {
-    "none", "requeue", "fsync", "staleness", "twice", "stale", "gone", "crawl", "eval", "room"};
+static const char *const sim_plants[SIM_NPLANTS] = {"none",  "requeue", "fsync", "staleness",
+                                                    "twice", "stale",   "gone",  "crawl",
+                                                    "eval",  "room",    "delta"};
 
 const char *sim_fault_name(enum sim_fault f)
 {
@@ -74,6 +78,8 @@ const char *sim_deed_name(enum sim_deed d)
         [SIM_READMITTED] = "engine gets samples again",
         [SIM_EVALUATED] = "evaluation of a set",
         [SIM_EVALUATED_AGAIN] = "evaluation made again from the record",
+        [SIM_TOOK_CHANGES] = "weights taken as changes",
+        [SIM_TOOK_WHOLE] = "weights taken whole, and changes since",
     };
     return names[d];
 }

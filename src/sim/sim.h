@@ -47,6 +47,10 @@ enum sim_fault {
     SIM_TAKES_WRONG,
     SIM_GIVES_UP,
     SIM_NO_START,
+    /* changes of weights on their way */
+    SIM_CHUNK_LOST,
+    SIM_CHUNK_BAD,
+    SIM_CHUNK_ROTS,
     /* the people who run them */
     SIM_ADDED,
     SIM_REMOVED,
@@ -73,7 +77,15 @@ enum sim_fault {
 const char *sim_fault_name(enum sim_fault f);
 
 /* What the controller is seen to do about them. */
-enum sim_deed { SIM_DRAINED, SIM_READMITTED, SIM_EVALUATED, SIM_EVALUATED_AGAIN, SIM_NDEEDS };
+enum sim_deed {
+    SIM_DRAINED,
+    SIM_READMITTED,
+    SIM_EVALUATED,
+    SIM_EVALUATED_AGAIN,
+    SIM_TOOK_CHANGES,
+    SIM_TOOK_WHOLE,
+    SIM_NDEEDS
+};
 const char *sim_deed_name(enum sim_deed d);
 
 /* Bugs that can be planted, to see that they are found. */
@@ -88,6 +100,7 @@ enum sim_plant {
     SIM_PLANT_CRAWL,     /* an engine that crawls is not drained */
     SIM_PLANT_EVAL,      /* evaluations are sampled with the weights before */
     SIM_PLANT_ROOM,      /* nobody waits for room on a full disk */
+    SIM_PLANT_DELTA,     /* what changed is told one version late */
     SIM_NPLANTS
 };
 const char *sim_plant_name(enum sim_plant p);

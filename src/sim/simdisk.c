@@ -568,6 +568,21 @@ void simdisk_place(struct simdisk *d, const char *path, const void *p, size_t n)
     simdisk_put(&dir->safe_names, last, f);
 }
 
+int simdisk_spoil(struct simdisk *d, const char *path, uint64_t at)
+{
+    struct simdisk_node *n = simdisk_get(d, path);
+    char other;
+
+    if (!n || n->folder || !n->now.n) {
+        return 0;
+    }
+    at %= n->now.n;
+    other = (char)(n->now.p[at] ^ 1);
+    simdisk_log(n, (int64_t)at, &other, 1);
+    simdisk_settle(n);
+    return 1;
+}
+
 int64_t simdisk_bytes(const struct simdisk *d)
 {
     int64_t sum = 0;

@@ -30,6 +30,8 @@ void simdisk_restart(struct simdisk *d, int power);
 /* Somebody else puts a file there, whole and durable: no event of the controller's. Its folder is
  * there. */
 void simdisk_place(struct simdisk *d, const char *path, const void *p, size_t n);
+/* A byte of the file is another from now on. 0: there is no such file, or nothing in it. */
+int simdisk_spoil(struct simdisk *d, const char *path, uint64_t at);
 /* There is no room for so many seconds. */
 void simdisk_fill(struct simdisk *d, double seconds);
 int simdisk_full(const struct simdisk *d);

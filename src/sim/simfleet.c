@@ -11,6 +11,7 @@
 #include "base/rng.h"
 #include "base/status.h"
 #include "sim/sim.h"
+#include "sim/simdelta.h"
 #include "sim/simnet.h"
 #include "sim/simtrain.h"
 
@@ -66,6 +67,7 @@ struct simfleet {
     struct sim *s;
     struct simnet *net;
     int n, own, crawl;
+    struct simdelta *delta;
     struct port_http_host host;
     struct simfleet_engine *e;
     const char **urls;
@@ -444,16 +446,37 @@ static void simfleet_put_off(struct simfleet *f, const struct simnet_request *r,
     sim_at(f->s, until, simfleet_later, f, w->serial);
 }
 
+/* The weights that it is told to take. 0: it cannot, and has said so. */
+static int simfleet_fetch(struct simfleet *f, const struct simnet_request *r, const json_t *o,
+                          uint64_t *sum)
+{
+    struct err e = {0};
+    int rc;
+
+    if (!f->delta) {
+        *sum = strtoull(json_string_value(json_object_get(o, "weights")), NULL, 16);
+        return 1;
+    }
+    *sum = f->e[r->engine].has.sum;
+    rc = simdelta_take(f->delta, r->engine, o, sum, &e);
+    if (rc != STATUS_OK) {
+        simfleet_say(f, r, rc == STATUS_AGAIN ? 503 : 400, "{\"success\":false}");
+    }
+    return rc == STATUS_OK;
+}
+
 static void simfleet_update(struct simfleet *f, const struct simnet_request *r, const json_t *o)
 {
     struct simfleet_weights w = {0, ""};
 
-    w.sum = strtoull(json_string_value(json_object_get(o, "weights")), NULL, 16);
     snprintf(w.version, sizeof w.version, "%s",
              json_string_value(json_object_get(o, "weight_version")));
     if (sim_fault(f->s, SIM_TAKES_LATE)) {
         f->e[r->engine].hung_until = f->s->now + sim_between(f->s, 0.5, 20);
         simfleet_put_off(f, r, f->e[r->engine].hung_until);
+        return;
+    }
+    if (!simfleet_fetch(f, r, o, &w.sum)) {
         return;
     }
     if (sim_fault(f->s, SIM_TAKES_WRONG)) {
@@ -465,14 +488,20 @@ static void simfleet_update(struct simfleet *f, const struct simnet_request *r, 
     simfleet_say(f, r, 200, "{\"success\":true,\"message\":\"taken\"}");
 }
 
-static void simfleet_checksums(struct simfleet *f, const struct simnet_request *r)
+static void simfleet_checksums(struct simfleet *f, const struct simnet_request *r, const json_t *o)
 {
-    char text[128];
+    const struct simfleet_weights *w = &f->e[r->engine].has;
+    struct buf b;
 
-    snprintf(text, sizeof text,
-             "{\"success\":true,\"ranks\":[{\"checksums\":{\"weights\":\"%016llx\"}}]}",
-             (unsigned long long)f->e[r->engine].has.sum);
-    simfleet_say(f, r, 200, text);
+    buf_init(&b, 1 << 16);
+    if (f->delta) {
+        simdelta_checksums(f->delta, r->engine, w->sum, o, w->version, &b);
+    } else {
+        buf_printf(&b, "{\"success\":true,\"ranks\":[{\"checksums\":{\"weights\":\"%016llx\"}}]}",
+                   (unsigned long long)w->sum);
+    }
+    simfleet_say(f, r, 200, b.data);
+    buf_fini(&b);
 }
 
 static void simfleet_health(struct simfleet *f, const struct simnet_request *r)
@@ -497,10 +526,10 @@ static void simfleet_handle(struct simfleet *f, const struct simnet_request *r)
         simfleet_health(f, r);
     } else if (strcmp(p, "/get_server_info") == 0) {
         simfleet_say(f, r, 200, "{\"miles\":{\"row_exact\":true}}");
-    } else if (strcmp(p, "/update_weights_from_disk") == 0) {
+    } else if (strncmp(p, "/update_weights_from_d", 22) == 0) { /* disk, or delta */
         simfleet_update(f, r, o);
     } else if (strcmp(p, "/weights_checker") == 0) {
-        simfleet_checksums(f, r);
+        simfleet_checksums(f, r, o);
     } else if (strcmp(p, "/generate") == 0) {
         simfleet_generate(f, r, o);
     } else if (strcmp(p, "/abort_request") == 0) {
@@ -630,6 +659,7 @@ struct simfleet *simfleet_new(struct sim *s, struct simnet *n, const struct simf
     f->n = o->engines + o->more;
     f->own = o->own;
     f->crawl = o->crawl;
+    f->delta = o->delta;
     f->e = mem_alloc(sizeof *f->e * (size_t)f->n);
     f->urls = mem_alloc(sizeof *f->urls * (size_t)f->n);
     f->host = (struct port_http_host){simfleet_host_start, simfleet_host_alive, simfleet_host_url,

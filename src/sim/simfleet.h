@@ -14,14 +14,16 @@
 #include "rl/port_http.h"
 
 struct sim;
+struct simdelta;
 struct simfleet;
 struct simnet;
 
 struct simfleet_opts {
-    int engines; /* from the beginning */
-    int own;     /* 1: they are the controller's */
-    int more;    /* of others, behind them: somebody begins them */
-    int crawl;   /* 1: some crawl now and then */
+    int engines;            /* from the beginning */
+    int own;                /* 1: they are the controller's */
+    int more;               /* of others, behind them: somebody begins them */
+    int crawl;              /* 1: some crawl now and then */
+    struct simdelta *delta; /* weights come as changes; NULL: they come by themselves */
 };
 
 struct simfleet *simfleet_new(struct sim *s, struct simnet *n, const struct simfleet_opts *o);

@@ -96,6 +96,18 @@ static void simplan_crew(struct simplan *p, struct sim *s)
     }
 }
 
+/* Weights that come as changes. */
+static void simplan_delta(struct simplan *p, struct sim *s)
+{
+    static const double keep[] = {0, 3, 1000};
+
+    if (sim_below(s, 6) == 0) {
+        p->delta = 1 + (int)sim_below(s, 4);
+        p->overwrite = sim_below(s, 2) == 0;
+        p->keep_s = keep[sim_below(s, 3)];
+    }
+}
+
 /* Evaluations before, between and behind the rollouts. */
 static void simplan_evals(struct simplan *p, struct sim *s)
 {
@@ -118,7 +130,7 @@ static void simplan_evals(struct simplan *p, struct sim *s)
 /* Slow engines are found out by their answers: there must be many. */
 static void simplan_slow(struct simplan *p, struct sim *s)
 {
-    p->slow = sim_below(s, 6) == 0;
+    p->slow = sim_below(s, 8) == 0;
     if (p->slow) {
         p->engines += p->engines < 2;
         p->rollouts += 3;
@@ -178,6 +190,7 @@ void simplan_draw(struct simplan *p, uint64_t seed)
     simplan_text(p, "ledger-mode", sim_below(&s, 2) ? "wal" : "rollback");
     simplan_mode(p, &s);
     simplan_evals(p, &s);
+    simplan_delta(p, &s);
     simplan_crew(p, &s);
     simplan_faults(p, &s);
     sim_fini(&s);

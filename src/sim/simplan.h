@@ -26,6 +26,9 @@ struct simplan {
     int slow;                      /* slow engines are drained */
     int places, listed;            /* of the file of engines that come and go; 0: there is none */
     int64_t rollouts, groups, samples;
+    int delta;         /* weights come as changes; versions from one whole one to the next */
+    int overwrite;     /* how changes are told */
+    double keep_s;     /* for versions that nobody needs */
     int evals;         /* sets that are evaluated */
     int64_t staleness; /* versions that a trained token may be behind */
     int some_fail;     /* rewards of some answers fail, always */

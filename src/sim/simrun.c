@@ -89,6 +89,7 @@ int simrun_share(struct simrun_shared *sh, struct err *e)
     simrun_tokenizer(&b);
     rc = tokenizer_open(b.data, &sh->enc.tok, e);
     buf_fini(&b);
+    rc = rc == STATUS_OK ? simdelta_models(&sh->models, e) : rc;
     sh->fd = simrun_rows("row", 40);
     sh->eval_fd = simrun_rows("question", 3);
     if (rc == STATUS_OK && (sh->fd < 0 || sh->eval_fd < 0)) {
@@ -100,6 +101,7 @@ int simrun_share(struct simrun_shared *sh, struct err *e)
 void simrun_unshare(struct simrun_shared *sh)
 {
     promptenc_close(&sh->enc);
+    simdelta_models_fini(&sh->models);
     if (sh->fd >= 0) {
         close(sh->fd);
     }
@@ -113,7 +115,7 @@ void simrun_unshare(struct simrun_shared *sh)
 struct simrun {
     struct sim s;
     struct simplan plan;
-    const struct simrun_shared *sh;
+    struct simrun_shared *sh;
     struct conf *conf;
     struct train_opts o;
     struct simdisk *disk;
@@ -122,6 +124,7 @@ struct simrun {
     struct simcrew *crew; /* NULL: engines neither come nor go */
     struct simpace *pace; /* NULL: slow ones are borne */
     struct simtrain *train;
+    struct simdelta *delta; /* NULL: weights are not tensors */
     struct simreward *reward, *eval_reward;
     struct simeval *evals; /* NULL: nothing is evaluated */
     struct simeval_told told;
@@ -206,7 +209,7 @@ static int simrun_engines(struct simrun *r, struct simrun_life *l, struct err *e
                                .nengines = r->plan.engines,
                                .urls = simfleet_urls(r->fleet),
                                .host = simfleet_host(r->fleet),
-                               .sync = simtrain_sync(r->train),
+                               .sync = r->delta ? simdelta_sync(r->delta) : simtrain_sync(r->train),
                                .policy = r->s.plant == SIM_PLANT_STALE ? PORT_HTTP_MARK
                                                                        : PORT_HTTP_REFUSE,
                                .world = &r->s.world,
@@ -222,8 +225,9 @@ static int simrun_engines(struct simrun *r, struct simrun_life *l, struct err *e
                                .slow_s = SIMRUN_SLOW_S,
                                .attend = simrun_attend,
                                .attend_self = r};
-    int rc = port_http_open(&p, &l->http, e);
+    int rc = r->delta ? simdelta_open(r->delta, e) : STATUS_OK;
 
+    rc = rc == STATUS_OK ? port_http_open(&p, &l->http, e) : rc;
     if (rc == STATUS_OK && r->pace) {
         simpace_open(r->pace, l->http);
     }
@@ -308,6 +312,9 @@ static void simrun_close(struct simrun *r, struct simrun_life *l, int rc)
         simcrew_close(r->crew);
     }
     port_http_close(l->http);
+    if (r->delta) {
+        simdelta_close(r->delta);
+    }
     hub_close(l->hub);
     hub_close(l->eval_hub);
     if (r->evals) {
@@ -426,7 +433,7 @@ static void simrun_whole(struct simrun *r)
 
 /* ---- around a run ---- */
 
-static int simrun_setup(struct simrun *r, const struct simrun_shared *sh, const struct simplan *p,
+static int simrun_setup(struct simrun *r, struct simrun_shared *sh, const struct simplan *p,
                         struct err *e)
 {
     struct simtrain_promises t = {.staleness = p->staleness, .step_s = 0.4, .beside = p->beside};
@@ -456,10 +463,21 @@ static int simrun_setup(struct simrun *r, const struct simrun_shared *sh, const 
     t.seed = (uint64_t)r->o.rollout_seed;
     r->disk = simdisk_new(&r->s);
     r->net = simnet_new(&r->s);
-    r->fleet = simfleet_new(
-        &r->s, r->net,
-        &(struct simfleet_opts){
-            .engines = p->engines, .own = p->own, .more = p->places, .crawl = p->slow});
+    r->train = simtrain_new(&r->s, &t);
+    if (p->delta) {
+        r->delta = simdelta_new(&r->s, &(struct simdelta_opts){.models = &sh->models,
+                                                               .train = r->train,
+                                                               .disk = r->disk,
+                                                               .full_every = p->delta,
+                                                               .overwrite = p->overwrite,
+                                                               .keep_s = p->keep_s});
+    }
+    r->fleet = simfleet_new(&r->s, r->net,
+                            &(struct simfleet_opts){.engines = p->engines,
+                                                    .own = p->own,
+                                                    .more = p->places,
+                                                    .crawl = p->slow,
+                                                    .delta = r->delta});
     r->pace = p->slow ? simpace_new(&r->s, r->fleet) : NULL;
     if (p->places) {
         r->crew = simcrew_new(&r->s, &(struct simcrew_opts){.disk = r->disk,
@@ -469,7 +487,6 @@ static int simrun_setup(struct simrun *r, const struct simrun_shared *sh, const 
                                                             .places = p->places,
                                                             .listed = p->listed});
     }
-    r->train = simtrain_new(&r->s, &t);
     r->watch = simwatch_new(&r->s, r->train);
     w.asked = r->o.group_rm ? NULL : simwatch_reward; /* a group that grew is another question */
     w.arg = r->watch;
@@ -496,6 +513,7 @@ static void simrun_teardown(struct simrun *r)
     simreward_free(r->reward);
     simreward_free(r->eval_reward);
     simeval_free(r->evals);
+    simdelta_free(r->delta);
     simtrain_free(r->train);
     simwatch_free(r->watch);
     simdisk_free(r->disk);

@@ -14,12 +14,14 @@
 
 #include "rl/promptenc.h"
 #include "sim/sim.h"
+#include "sim/simdelta.h"
 
 struct err;
 
-/* What all seeds use: a tokenizer, and prompts in files of their own. */
+/* What all seeds use: a tokenizer, small models, and prompts in files of their own. */
 struct simrun_shared {
     struct promptenc enc;
+    struct simdelta_models models;
     int fd, eval_fd;
 };
 

@@ -405,6 +405,11 @@ uint64_t simtrain_weights(const struct simtrain *t)
     return t->weights[t->version];
 }
 
+uint64_t simtrain_weights_of(const struct simtrain *t, int64_t version)
+{
+    return t->weights[version];
+}
+
 int64_t simtrain_samples(const struct simtrain *t)
 {
     return (int64_t)t->trained.count;

@@ -52,6 +52,7 @@ void simtrain_check_eval(struct simtrain *t, int64_t version, int64_t sample, co
                          const float *logps, int n);
 /* The weights: a hash of everything. */
 uint64_t simtrain_weights(const struct simtrain *t);
+uint64_t simtrain_weights_of(const struct simtrain *t, int64_t version);
 int64_t simtrain_samples(const struct simtrain *t); /* trained so far */
 int simtrain_has(const struct simtrain *t, int64_t sample);
 

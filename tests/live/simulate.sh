@@ -11,7 +11,7 @@
 
 SEEDS=${SEEDS:-2000}
 FROM=${FROM:-0}
-PLANTS=(requeue fsync staleness twice stale gone crawl eval room)
+PLANTS=(requeue fsync staleness twice stale gone crawl eval room delta)
 
 lib_binary
 lib_work
@@ -20,7 +20,7 @@ lib_work
     cat "$WORK/seeds"
     lib_die "a seed is broken"
 }
-tail -n 55 "$WORK/seeds"
+tail -n 62 "$WORK/seeds"
 read -r seeds violations kinds < <(sed -n 's/^seeds=\([0-9]*\) violations=\([0-9]*\) kinds=\([0-9]*\)$/\1 \2 \3/p' "$WORK/seeds")
 [ "$kinds" -ge 20 ] || lib_die "only $kinds kinds of fault were met"
 

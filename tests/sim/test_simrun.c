@@ -48,7 +48,7 @@ static void find(enum sim_plant plant)
 {
     uint64_t seed = 0;
     do {
-        assert_true(seed < 300);
+        assert_true(seed < 1000);
         simrun_seed(&sh, seed++, plant, 0, &a);
     } while (!a.broken[0]);
     simrun_seed(&sh, seed - 1, plant, 0, &b);
@@ -61,7 +61,7 @@ static void find(enum sim_plant plant)
 static void plants_are_found(void **state)
 {
     static const enum sim_plant plants[] = {SIM_PLANT_TWICE, SIM_PLANT_GONE, SIM_PLANT_CRAWL,
-                                            SIM_PLANT_EVAL, SIM_PLANT_ROOM};
+                                            SIM_PLANT_EVAL,  SIM_PLANT_ROOM, SIM_PLANT_DELTA};
     (void)state;
     for (size_t i = 0; i < sizeof plants / sizeof plants[0]; i++) {
         find(plants[i]);
