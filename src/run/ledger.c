@@ -854,7 +854,6 @@ static int ledger_prepare(struct ledger *l, const void *arg, struct err *e)
 
 int ledger_open(const struct ledger_opts *o, struct ledger **out, struct err *e)
 {
-    struct patience wait = {0};
     struct ledger *l;
     int rc = o->closed ? STATUS_OK : patience_mkdirs(o->dir, e);
 
@@ -879,9 +878,7 @@ int ledger_open(const struct ledger_opts *o, struct ledger **out, struct err *e)
                                   .prune = ledger_call_prune,
                                   .self = l,
                                   .closed = o->closed};
-    do {
-        rc = runlock_take(o->dir, &l->lock, e);
-    } while (patience_again(&wait, rc, o->dir, e));
+    rc = runlock_take(o->dir, &l->lock, e);
     rc = rc ? rc : ledger_patiently(l, ledger_prepare, NULL, e);
     if (rc != STATUS_OK) {
         ledger_close(l, NULL);

@@ -11,6 +11,7 @@
 
 #include "base/fsio.h"
 #include "base/mem.h"
+#include "base/patience.h"
 #include "base/status.h"
 
 struct runlock {
@@ -33,7 +34,7 @@ static void runlock_name(int fd)
     }
 }
 
-int runlock_take(const char *dir, struct runlock **out, struct err *e)
+static int runlock_try(const char *dir, struct runlock **out, struct err *e)
 {
     char *path = fsio_join(dir, "lock"), who[256] = "another process";
     int fd = fsio_sys_open(path, O_RDWR | O_CREAT), rc = STATUS_OK;
@@ -68,6 +69,17 @@ out:
         fsio_sys_close(fd);
     }
     mem_free(path);
+    return rc;
+}
+
+int runlock_take(const char *dir, struct runlock **out, struct err *e)
+{
+    struct patience wait = {0};
+    int rc;
+
+    do {
+        rc = runlock_try(dir, out, e);
+    } while (patience_again(&wait, rc, dir, e));
     return rc;
 }
 

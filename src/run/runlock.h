@@ -10,7 +10,7 @@
 struct err;
 struct runlock;
 
-/* Waits a second for a process that is just ending. */
+/* Waits a second for a process that is just ending, and for room on a full disk. */
 int runlock_take(const char *dir, struct runlock **out, struct err *e);
 void runlock_drop(struct runlock *l); /* NULL is fine */
 

@@ -30,7 +30,7 @@ static const struct {
     [SIM_CRASH] = {"engine ended", 0.02},
     [SIM_HANG] = {"engine hung", 0.01},
     [SIM_SLOW] = {"engine slow", 0.02},
-    [SIM_CRAWLS] = {"engine crawls", 0.04},
+    [SIM_CRAWLS] = {"engine crawls", 0.05},
     [SIM_SICK] = {"health check says sick", 0.02},
     [SIM_FORGETS] = {"engine restarted unseen, without weights", 0.01},
     [SIM_FALLS_BACK] = {"engine fell back to older weights", 0.02},
