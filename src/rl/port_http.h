@@ -72,7 +72,7 @@ struct port_http_opts {
     int tries;    /* of one sample after errors that name it, then an error [5] */
     int say_sync; /* 1: the log has every request of a weight sync and its answer */
     int experts;  /* 1: SGLang is asked for the experts it chose (models that have some) */
-    /* An engine whose answers take so many times as long as those of all engines for slow_s gets no
+    /* An engine whose answers take so many times as long as those of the others for slow_s gets no
      * samples, and those it has are moved slow_s later. 0: slow engines are borne. */
     double slow_factor;
     double slow_s;              /* [60] */

@@ -81,7 +81,8 @@ const struct conf_opt place_table[] = {
      "seconds without health checks when an engine has come up", O(first_wait_s), "engine loss",
      NULL},
     {"rollout-slow-engine-factor", CONF_FLOAT, "5", "[0,1e9]",
-     "an engine whose answers take so many times as long as those of all gets no samples until it "
+     "an engine whose answers take so many times as long as those of the others gets no samples "
+     "until it "
      "is well; 0: slow engines are borne",
      O(slow_factor), "engine loss", NULL},
     {"rollout-slow-engine-wait", CONF_FLOAT, "60", SECONDS,
