@@ -239,7 +239,7 @@ class Run:
 
 
 class Weights:
-    """What one start of the run publishes: spoiled here, and what its log says came of that."""
+    """What one start of the run publishes: spoiled here, and what its log says of that, and of slow engines."""
 
     LINE = re.compile(r"version (?P<asked>\d+): engine (?P<who>\d+) .* is asked /update_weights_from_"
                       r"|weight_sync: (?:\S*weights_v|version )(?P<mended>\d+) is damaged and"
@@ -252,6 +252,7 @@ class Weights:
     def __init__(self, run):
         self.run, self.dir, self.at = run, run.dir / "run" / "weights", run.from_byte
         self.spoiled = {}  # version: bytes of the log when it was done
+        self.mended = set()  # versions that the run writes again, or has: they are left alone
         self.victims, self.taking = set(), {}  # who was killed after that; the spoiled version it reads
         self.slow = set()  # engines found to be so: numbers and addresses
         self.unseen = ""
@@ -274,7 +275,7 @@ class Weights:
             version, files = self.newest()
             if version in self.spoiled:
                 return True
-            if not files or (MODE == "delta" and version == 0):
+            if not files or version in self.mended or (MODE == "delta" and version == 0):
                 return False
             path = rng.choice(files)
             size = path.stat().st_size
@@ -309,6 +310,7 @@ class Weights:
                 self.taking[who] = int(m["asked"])
         elif m["mended"]:
             version = int(m["mended"])
+            self.mended.add(version)
             self.spoiled.pop(version, None)
             self.taking = {k: v for k, v in self.taking.items() if v != version}  # it may read what is good
         elif m["lost"]:
@@ -551,9 +553,12 @@ class Chaos:
         return Fault(self, kind, self.rng.uniform(low, high), victim)
 
     def busy(self, f):
-        """An engine has one fault at a time, a run that does not run none, and the file one who writes it. A run that
-        starts on a full disk ends with an error that says so: its disk is full once it samples."""
+        """An engine has one fault at a time, and none after it was slow until it has all samples again; a run that does
+        not run has none, and the file one who writes it. A run that starts on a full disk ends with an error that
+        says so: its disk is full once it samples."""
         edits = ("leave_and_join", "file_edited")
+        if any(x.kind == "slow_engine" and x.victim == f.victim for x in self.waiting):
+            return True
         if f.kind == "full_disk_run" and any(x.victim is None for x in self.waiting):
             return True
         return any(x.kind in ("kill_run", "stop_run") or x.victim == f.victim or
@@ -717,7 +722,8 @@ def main():
     finally:
         chaos.stop()
     plain = WORK / "plain"
-    words = COMMAND + ["--save", str(plain), "--num-rollout", str(steps), "--save-hf", str(WORK / "plain-hf"), "--colocate"]
+    words = COMMAND + ["--save", str(plain), "--num-rollout", str(steps), "--save-hf", str(WORK / "plain-hf")]
+    words += ["--colocate"]
     with open(WORK / "plain.log", "wb") as out:
         process = subprocess.Popen(words, stdout=out, stderr=out)
     while process.poll() is None:
@@ -746,7 +752,8 @@ def main():
         say(f"{kind:18} {len(t):4} times, back after {sorted(t)[len(t) // 2]:6.2f} s, {max(t):6.2f} s at most")
     print(f"seed={SEED} mode={MODE} steps={steps} starts={chaos.run.starts} faults={len(took)} kinds={len(by_kind)} "
           f"corruptions={Weights.read} refused={Weights.refused} drained={drained} "
-          f"readmitted={log.count(' is well: ')} hangs={chaos.hangs} stale_tokens={stale} lost_samples={lost} recovery_p50_s={pick(0.5):.2f} "
+          f"readmitted={log.count(' is well: ')} hangs={chaos.hangs} stale_tokens={stale} "
+          f"lost_samples={lost} recovery_p50_s={pick(0.5):.2f} "
           f"recovery_p99_s={pick(0.99):.2f} weights_equal={equal}")
     seen = Weights.read == Weights.refused and drained >= len(by_kind.get("slow_engine", []))
     sys.exit(0 if equal and not lost and not stale and seen else 1)
