@@ -834,8 +834,10 @@ static int ledger_check_format(struct ledger *l, struct err *e)
 
     snprintf(now, sizeof now, "%d", LEDGER_FORMAT);
     if (was && strcmp(was, now) != 0) {
-        rc = ERR(e, STATUS_INPUT, "%s has format %s, this program writes format %s", l->path, was,
-                 now);
+        rc = ERR(e, STATUS_INPUT,
+                 "%s has format %s, this program writes format %s: go on with the program that "
+                 "began the run, or begin anew in another folder",
+                 l->path, was, now);
     } else if (!was && !l->o.closed) {
         rc = ledger_set_once(l, &(struct ledger_value){"format", now}, e);
     }

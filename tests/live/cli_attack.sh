@@ -199,7 +199,7 @@ copy
 truncate -s 2000 "$WORK/m/tokenizer.json"
 attack "cut tokenizer" 1 "tokenizer" "${SCORED[@]}" --hf-checkpoint "$WORK/m"
 attack "run folder under a file" 2 "p.jsonl/x" "${SCORED[@]}" --run-dir "$WORK/p.jsonl/x"
-attack "checkpoints under a file" 1 "p.jsonl/x" "${SCORED[@]}" --save "$WORK/p.jsonl/x"
+attack "checkpoints under a file" 2 "p.jsonl/x" "${SCORED[@]}" --save "$WORK/p.jsonl/x"
 attack "export over the model" 2 "--save-hf" "${SCORED[@]}" --save-hf "$MODEL"
 mkdir "$WORK/mine"
 echo '{}' >"$WORK/mine/config.json"
