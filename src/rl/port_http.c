@@ -294,14 +294,18 @@ static void port_http_proved(struct port_http *p, int engine)
     }
 }
 
-/* Whether the samples are of weights that were current while they were on their way. */
+/* Whether the samples are of weights that were current while they were on their way. One of several
+ * versions whose last is older than what its engine has proven was sampled while the engine fell
+ * back. */
 static int port_http_right(const struct port_http *p, struct port_http_unit *u,
                            const struct port_http_call *k, const struct genwire_sample *s)
 {
+    int64_t held = k->engine < 0 ? -1 : p->engines[k->engine].version;
+
     for (int i = 0; p->o.sync && i < u->count; i++) {
         int64_t v = port_http_version(s[i].version);
         int empty = s[i].finish == PORT_ABORT && s[i].ntokens == 0;
-        if (!empty && (v < k->version || v > p->version)) {
+        if (!empty && (v < k->version || v > p->version || (s[i].many_versions && v < held))) {
             snprintf(u->cause, sizeof u->cause, "its weights are %s, those asked for are %lld",
                      s[i].version[0] ? s[i].version : "of no version", (long long)p->version);
             return 0;

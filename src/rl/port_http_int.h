@@ -167,6 +167,7 @@ struct port_http {
     double away;           /* seconds in which the caller was busy with something else */
     double next_pace;      /* look at the oldest samples */
     struct port_pace pace; /* of all engines: the sum of theirs */
+    struct port_pace past; /* of one that was started anew: how long answers took */
     int look;              /* an engine has answered or is in another state: it may go on at once */
     struct err fatal;      /* code 0: none */
     struct err refused;    /* of the running control */

@@ -49,6 +49,9 @@ static void port_pace_forget(struct port_http *p, struct port_engine *en)
 
 void port_pace_reset(struct port_http *p, struct port_engine *en)
 {
+    if (en->pace.n > 0.5 && en->slow_at <= 0.0) {
+        p->past = en->pace;
+    }
     port_pace_forget(p, en);
     en->gate = (struct breaker){0};
     en->slow_at = en->move_at = 0.0;
@@ -75,18 +78,24 @@ static void port_pace_add(struct port_http *p, struct port_engine *en, double se
     p->pace.answers++;
 }
 
-/* Seconds that the other engines together take for so many tokens; 0: not known yet. */
+/* Seconds that the other engines together take for so many tokens. Where they have answered
+ * nothing: what one took before it was started anew, else what this one did; 0: not known yet. */
 static double port_pace_expected(const struct port_http *p, const struct port_engine *en,
                                  double tokens)
 {
-    double n = p->pace.n - en->pace.n, seconds = p->pace.seconds - en->pace.seconds;
-    double mean, each, others = p->pace.tokens - en->pace.tokens;
+    struct port_pace x = {.seconds = p->pace.seconds - en->pace.seconds,
+                          .tokens = p->pace.tokens - en->pace.tokens,
+                          .n = p->pace.n - en->pace.n};
+    double mean, each;
 
-    if (p->o.slow_factor <= 0.0 || p->pace.answers < PORT_PACE_KNOWN || n < 0.5 || others < 0.5) {
+    x = x.n < 0.5 ? p->past : x;
+    x = x.n < 0.5 ? en->pace : x;
+    if (p->o.slow_factor <= 0.0 || p->pace.answers < PORT_PACE_KNOWN || x.n < 0.5 ||
+        x.tokens < 0.5) {
         return 0.0;
     }
-    mean = seconds / n;
-    each = seconds / others * tokens;
+    mean = x.seconds / x.n;
+    each = x.seconds / x.tokens * tokens;
     return each > mean ? each : mean;
 }
 
@@ -141,6 +150,9 @@ void port_pace_answered(struct port_http *p, struct port_engine *en, int tokens,
     }
     if (en->gate.state == BREAKER_TRIAL) {
         port_pace_try(p, en, slow, seconds, expected);
+        if (en->gate.state == BREAKER_CLOSED) {
+            port_pace_add(p, en, seconds, tokens, expected);
+        }
         return;
     }
     breaker_good(&en->gate);

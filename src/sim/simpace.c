@@ -15,9 +15,10 @@
 
 #define SIMPACE_LOOK_S 1.0
 #define SIMPACE_OLD_S                                                                              \
-    120.0                /* far more than the slowest answer that engines are judged by allows     \
-                          */
-#define SIMPACE_LOOKS 10 /* in a row that another could have had them */
+    120.0                 /* far more than the slowest answer that engines are judged by allows    \
+                           */
+#define SIMPACE_WELL  3.0 /* times as long as the others, at most */
+#define SIMPACE_LOOKS 10  /* in a row that another could have had them */
 
 struct simpace_job {
     uint64_t call;
@@ -83,21 +84,21 @@ static int simpace_says(const json_t *told, const char *name, const char *value)
     return strcmp(json_string_value(json_object_get(told, name)), value) == 0;
 }
 
-/* 1: the controller knows how long answers take, and an engine other than this one may be asked. */
+/* 1: an engine other than this one may be asked, and the controller knows that it is not slow. */
 static int simpace_other(const json_t *all, int engine)
 {
     const json_t *one;
-    int known = 0, other = 0;
+    int other = 0;
     size_t i;
 
     json_array_foreach(all, i, one)
     {
-        known |= json_number_value(json_object_get(one, "behind")) > 0;
-        other |= simpace_engine(one) != engine && simpace_says(one, "state", "ready") &&
-                 simpace_says(one, "breaker", "closed") &&
+        double behind = json_number_value(json_object_get(one, "behind"));
+        other |= simpace_engine(one) != engine && behind > 0 && behind <= SIMPACE_WELL &&
+                 simpace_says(one, "state", "ready") && simpace_says(one, "breaker", "closed") &&
                  !json_is_true(json_object_get(one, "leaving"));
     }
-    return known && other;
+    return other;
 }
 
 /* Engines that get no samples for a while, and those that get some again. */

@@ -36,12 +36,13 @@ struct fakeengine {
     int index;
     /* every k-th request of /generate; 0: none */
     atomic_int cut, bad, busy, wrong, broken, short_list, abortive, refuse;
-    atomic_int hold;               /* 1: samples are held until fakeengine_let */
-    atomic_int deaf;               /* 1: nothing is answered, not even a health check */
-    atomic_int sick;               /* so many times /health says 503 */
-    atomic_int not_yet;            /* so many takes are answered with 503 */
-    atomic_int bad_take;           /* so many are refused */
-    atomic_int bad_proof;          /* so many proofs name another version */
+    atomic_int hold;      /* 1: samples are held until fakeengine_let */
+    atomic_int fell;      /* 1: those end with weights of before; 2: and began with newer */
+    atomic_int deaf;      /* 1: nothing is answered, not even a health check */
+    atomic_int sick;      /* so many times /health says 503 */
+    atomic_int not_yet;   /* so many takes are answered with 503 */
+    atomic_int bad_take;  /* so many are refused */
+    atomic_int bad_proof; /* so many proofs name another version */
     atomic_int spoils, late_spoil; /* requests before a take; 1: one came after it */
     atomic_int paused, released, aborts, asked, samples, starts, takes, late;
     atomic_int leaves;   /* of its manifest */
@@ -139,7 +140,7 @@ static inline void fakeengine_answer(struct fakeengine *f, struct http_req *r, i
     pthread_mutex_lock(&f->mu);
     version = f->version;
     pthread_mutex_unlock(&f->mu);
-    version -= fault == 'v';
+    version -= fault == 'v' || fault == 'm';
     if (n == 1 && fault != 's') {
         all = fakeengine_sample(f, o, 0, finish, version);
     } else {
@@ -147,6 +148,10 @@ static inline void fakeengine_answer(struct fakeengine *f, struct http_req *r, i
         for (int i = 0; i < n - (fault == 's'); i++) {
             json_array_append_new(all, fakeengine_sample(f, o, i, finish, version));
         }
+    }
+    if (fault == 'm') {
+        json_object_set_new(json_object_get(all, "meta_info"), "miles_mixed_tokens",
+                            json_integer(1));
     }
     fakeengine_json(r, 200, all);
     json_decref(o);
@@ -207,7 +212,7 @@ static inline int fakeengine_let(struct fakeengine *f, const char *finish)
         }
         pthread_mutex_unlock(&f->mu);
         for (int i = 0; i < n; i++) {
-            fakeengine_answer(f, r[i], 0, finish);
+            fakeengine_answer(f, r[i], "\0vm"[atomic_load(&f->fell)], finish);
         }
         all += n;
     } while (n);

@@ -528,6 +528,31 @@ static void test_wrong_version(void **state)
     finish();
 }
 
+/* Samples that were under way when weights came: of the old ones is late, of both in the wrong
+ * order is an engine that fell back. */
+static void test_fell_back(void **state)
+{
+    struct err e = {0};
+    (void)state;
+    for (int fell = 1; fell <= 2; fell++) {
+        defaults(1);
+        begin(1);
+        h.e[0].hold = 1;
+        submit_all(4, 1);
+        for (double end = proc_now() + 20.0; fakeengine_nheld(&h.e[0]) < 4 && proc_now() < end;) {
+            struct port_answer a;
+            assert_int_equal(b.r->poll(b.r->self, &a, &e), STATUS_AGAIN);
+        }
+        assert_ok(publish(2, &e), &e);
+        h.e[0].hold = 0;
+        h.e[0].fell = fell;
+        assert_int_equal(fakeengine_let(&h.e[0], "stop"), 4);
+        drain_all(4);
+        assert_int_equal(b.versions[fell], 4);
+        finish();
+    }
+}
+
 /* Weights: an engine that cannot take them yet is asked again; one that lies is lost. */
 static void test_publish(void **state)
 {
@@ -1120,6 +1145,7 @@ int main(void)
         cmocka_unit_test(test_no_start),
         cmocka_unit_test(test_manifest),
         cmocka_unit_test(test_wrong_version),
+        cmocka_unit_test(test_fell_back),
         cmocka_unit_test(test_publish),
         cmocka_unit_test(test_before),
         cmocka_unit_test(test_abort),
