@@ -1111,12 +1111,13 @@ json_t *port_http_tell(const struct port_http *p)
         if (en->state != PORT_ENGINE_FREE) {
             json_array_append_new(
                 all,
-                json_pack("{s:i,s:s?,s:b,s:s,s:f,s:s,s:I,s:i,s:s,s:f,s:b,s:s}", "engine", i, "url",
-                          en->url ? en->url : en->at, "own", en->host != NULL, "state",
+                json_pack("{s:i,s:s?,s:b,s:s,s:f,s:s,s:I,s:i,s:s,s:f,s:f,s:b,s:s}", "engine", i,
+                          "url", en->url ? en->url : en->at, "own", en->host != NULL, "state",
                           port_engine_state_name(en), "since_s", now - en->since, "waits_for",
                           port_engine_waits(en), "weight_version", (json_int_t)en->version,
                           "samples", en->load, "breaker", breaker_name(&en->gate), "behind",
-                          port_pace_behind(en), "leaving", en->removed, "lost_last_by", en->why));
+                          port_pace_behind(en), "answer_s", port_pace_mean(en), "leaving",
+                          en->removed, "lost_last_by", en->why));
         }
     }
     return all;

@@ -233,5 +233,6 @@ void port_pace_tick(struct port_http *p, double now);
 void port_pace_reset(struct port_http *p, struct port_engine *en);
 /* How many times as long as the others it takes; 0: not known. */
 double port_pace_behind(const struct port_engine *en);
+double port_pace_mean(const struct port_engine *en); /* seconds of an answer; 0: not known */
 
 #endif

@@ -62,6 +62,11 @@ double port_pace_behind(const struct port_engine *en)
     return en->pace.expected > 0.0 ? en->pace.seconds / en->pace.expected : 0.0;
 }
 
+double port_pace_mean(const struct port_engine *en)
+{
+    return en->pace.n > 0.5 ? en->pace.seconds / en->pace.n : 0.0;
+}
+
 static void port_pace_add(struct port_http *p, struct port_engine *en, double seconds,
                           double tokens, double expected)
 {

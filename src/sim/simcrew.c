@@ -30,8 +30,9 @@ struct simcrew {
     struct sim *s;
     struct simcrew_opts o;
     struct simcrew_place *p;
-    int nobody; /* the file names an engine that there is not; 0: it does not */
-    int slip;   /* 1: a line of the file is none */
+    int nobody;      /* the file names an engine that there is not; 0: it does not */
+    int slip;        /* 1: a line of the file is none */
+    double whole_at; /* since when all lines of it are some */
     struct fleetfile *file;
 };
 
@@ -102,6 +103,7 @@ static void simcrew_acts(void *arg, int64_t unused)
 
     (void)unused;
     c->slip = 0;
+    c->whole_at = had ? c->s->now : c->whole_at;
     if (!c->p[i].listed && (sim_fault(c->s, SIM_ADDED) || !simcrew_listed(c))) {
         simcrew_add(c, i);
     } else if (c->p[i].listed && sim_fault(c->s, SIM_REMOVED)) {
@@ -139,7 +141,8 @@ void simcrew_attend(void *arg)
         fleetfile_look(c->file, c->s->now);
     }
     for (int i = 0; i < c->o.places && !c->slip; i++) {
-        c->p[i].seen |= !c->p[i].listed && c->s->now >= c->p[i].out_at + SIMCREW_LOOK_S;
+        double since = c->p[i].out_at > c->whole_at ? c->p[i].out_at : c->whole_at;
+        c->p[i].seen |= !c->p[i].listed && c->s->now >= since + SIMCREW_LOOK_S;
     }
 }
 

@@ -15,10 +15,10 @@
 
 #define SIMPACE_LOOK_S 1.0
 #define SIMPACE_OLD_S                                                                              \
-    120.0                 /* far more than the slowest answer that engines are judged by allows    \
-                           */
-#define SIMPACE_WELL  3.0 /* times as long as the others, at most */
-#define SIMPACE_LOOKS 10  /* in a row that another could have had them */
+    120.0                   /* far more than the slowest answer that engines are judged by allows  \
+                             */
+#define SIMPACE_QUICK_S 3.0 /* for an answer, in the mean */
+#define SIMPACE_LOOKS   10  /* in a row that another could have had them */
 
 struct simpace_job {
     uint64_t call;
@@ -84,21 +84,27 @@ static int simpace_says(const json_t *told, const char *name, const char *value)
     return strcmp(json_string_value(json_object_get(told, name)), value) == 0;
 }
 
-/* 1: an engine other than this one may be asked, and the controller knows that it is not slow. */
+/* 1: an engine other than this one may be asked, and the controller knows how long answers take and
+ * that none of the others is slow, too. */
 static int simpace_other(const json_t *all, int engine)
 {
     const json_t *one;
-    int other = 0;
+    int known = 0, other = 0, slow = 0;
     size_t i;
 
     json_array_foreach(all, i, one)
     {
-        double behind = json_number_value(json_object_get(one, "behind"));
-        other |= simpace_engine(one) != engine && behind > 0 && behind <= SIMPACE_WELL &&
-                 simpace_says(one, "state", "ready") && simpace_says(one, "breaker", "closed") &&
+        double answer = json_number_value(json_object_get(one, "answer_s"));
+        known |= json_number_value(json_object_get(one, "behind")) > 0;
+        if (simpace_engine(one) == engine) {
+            continue;
+        }
+        slow |= answer > SIMPACE_QUICK_S;
+        other |= answer > 0 && simpace_says(one, "state", "ready") &&
+                 simpace_says(one, "breaker", "closed") &&
                  !json_is_true(json_object_get(one, "leaving"));
     }
-    return other;
+    return known && other && !slow;
 }
 
 /* Engines that get no samples for a while, and those that get some again. */
