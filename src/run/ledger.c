@@ -535,7 +535,9 @@ static int ledger_find(struct ledger *l, enum journal_event kind, const struct j
         *n = (size_t)sqlite3_column_bytes(st, 0);
         whole = ledger_sum(k, p, *n) == (uint64_t)sqlite3_column_int64(st, 1);
         *data = whole ? mem_alloc(*n + 1) : NULL;
-        memcpy(*data, *n ? p : "", whole ? *n : 0);
+        if (whole && *n) {
+            memcpy(*data, p, *n);
+        }
     }
     sqlite3_reset(st);
     return step == SQLITE_ROW    ? whole ? STATUS_OK : ledger_damaged(l, kind, k, e)

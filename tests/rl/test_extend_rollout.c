@@ -191,6 +191,7 @@ static void test_source(void **state)
     run_open(&f, 1);
     assert_ok(extend_source_get(f.x, 2, 1, 3, &again, &e), &e);
     assert_true(json_equal(second, again));
+    json_decref(again);
     assert_int_equal(extend_source_get(f.x, 2, 2, 3, &again, &e), STATUS_NOTFOUND);
     run_close(&f);
     assert_int_equal(calls() - before, 4);
