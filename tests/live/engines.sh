@@ -119,6 +119,7 @@ run two "${TWO[@]}"
 run router "${TWO[@]}" --use-miles-router --sglang-router-policy round_robin
 # Servers that are not the run's own. They are none of its processes: without the mark.
 serve() {
+    : >"$WORK/$1.out"
     env -u ENGINES_MARK "$MILES" "$@" --port 0 >"$WORK/$1.out" 2>>"$WORK/others.err" &
     OTHER=$!
     lib_ends $OTHER
