@@ -10,6 +10,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "base/log.h"
 #include "base/proc.h"
@@ -147,11 +148,8 @@ int http_client_check(const char *url, struct err *e)
 static struct http_client_lane *lane_of(struct http_client *c, const char *url)
 {
     const char *host = strstr(url, "://");
-    uint32_t h = 2166136261u; /* FNV-1a */
-    for (host = host ? host + 3 : url; *host && !strchr("/?#", *host); host++) {
-        h = (h ^ (unsigned char)*host) * 16777619u;
-    }
-    return &c->lanes[(h ^ h >> 16) % (unsigned)c->nlanes];
+    host = host ? host + 3 : url;
+    return &c->lanes[XXH3_64bits(host, strcspn(host, "/?#")) % (unsigned)c->nlanes];
 }
 
 /* The headers as libcurl wants them; NULL and *rc set when one is none. */
